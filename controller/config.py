@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every configuration file of the project, as pydantic models. Unknown keys are errors.
+
+Pure: `parse_deployment` takes text. `ConfigError` carries one line that says what is wrong,
+where, and what to do. Times that end in `_s` and `_ms` are emulated time (see `time_scale`)
+unless the field says wall clock.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from controller.errors import UserError
+from controller.types import RoutingParams, Slo
+
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+PositiveInt = Annotated[int, Field(ge=1)]
+Port = Annotated[int, Field(ge=1, le=65535)]
+DynamoName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
+
+
+class ConfigError(UserError):
+    """A configuration that cannot be used; str() is one line for the operator."""
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class DynamoConfig(_Model):
+    """How the processes find and reach each other (names as Dynamo's own flags)."""
+
+    namespace: DynamoName = "dynamo"
+    discovery_backend: Literal["file", "etcd", "kubernetes", "mem"] = "file"
+    request_plane: Literal["tcp", "nats"] = "tcp"
+    event_plane: Literal["zmq", "nats"] = "zmq"
+    file_kv: str | None = Field(
+        default=None, description="folder of file discovery; default: inside the run folder"
+    )
+    env: dict[str, str] = Field(
+        default_factory=dict, description="extra environment of every launched process"
+    )
+
+
+class FrontendConfig(_Model):
+    """The stock `dynamo.frontend`."""
+
+    launch: bool = Field(default=True, description="false: a frontend runs already")
+    http_host: str = "127.0.0.1"
+    http_port: Port = 8000
+    router_mode: Literal["kv", "round-robin", "random", "least-loaded", "power-of-two"] = "kv"
+    migration_limit: int = Field(default=3, ge=0)
+    session_affinity_ttl_s: PositiveInt | None = Field(
+        default=None, description="wall clock; None: sessions are not pinned by the frontend"
+    )
+    stream_timeout_s: PositiveInt | None = Field(
+        default=None,
+        description="wall clock, DYN_HTTP_BACKEND_STREAM_TIMEOUT_SECS; None: no time-out",
+    )
+    extra_args: list[str] = Field(default_factory=list)
+
+
+class SloConfig(_Model):
+    """Service level objective."""
+
+    ttft_ms: PositiveFloat = 1500.0
+    itl_ms: PositiveFloat = 60.0
+
+    def value(self) -> Slo:
+        """The frozen value the core speaks."""
+        return Slo(ttft_ms=self.ttft_ms, itl_ms=self.itl_ms)
+
+
+class RouterConfig(_Model):
+    """Our router; `attachment: none` leaves the stock deployment as it is."""
+
+    attachment: Literal["none", "broker"] = "broker"
+    policy: Literal["ampd", "always_remote", "always_local"] = "ampd"
+    alpha: PositiveFloat = 0.9
+    beta: PositiveFloat = 0.85
+    window_s: PositiveFloat = 10.0
+    seed: int = Field(default=0, ge=0, description="of the policy's own random numbers")
+    profile: str = Field(
+        default="dense70b_tp4", description="shipped profile name or path: cost estimates"
+    )
+    prefill_namespace: DynamoName | None = Field(
+        default=None, description="private namespace of the prefill workers; default NS-prefill"
+    )
+    max_num_batched_tokens: PositiveInt = Field(
+        default=2048, description="of the prefill engines: sizes the in-flight bound"
+    )
+    max_wait_s: PositiveFloat = Field(
+        default=20.0, description="queue wait after which a prefill runs locally instead"
+    )
+    metrics_port: Annotated[int, Field(ge=0, le=65535)] = Field(
+        default=0, description="Prometheus port on loopback; 0: any free port, written to the log"
+    )
+    restart_limit: int = Field(
+        default=3, ge=0, description="times the launcher restarts a router that died"
+    )
+
+    def params(self) -> RoutingParams:
+        """The frozen knobs the core speaks."""
+        return RoutingParams(alpha=self.alpha, beta=self.beta, window_s=self.window_s)
+
+
+class EmulatedConfig(_Model):
+    """The emulated engine: a real Dynamo worker in all but the GPU."""
+
+    profile: str = "dense70b_tp4"
+    slowdown: PositiveFloat = Field(default=1.0, description="multiplies compute times")
+    block_size: PositiveInt = 64
+    num_blocks: PositiveInt = 4096
+    max_num_batched_tokens: PositiveInt = 2048
+    max_num_seqs: PositiveInt = 256
+    prefix_cache: bool = True
+    kv_lease_s: PositiveFloat = Field(
+        default=30.0, description="how long a finished prefill's blocks wait for the decode leg"
+    )
+    charge_local_prefill: bool = Field(
+        default=True,
+        description="false imitates the stock mocker, whose decode worker prefills for free",
+    )
+
+
+class VllmConfig(_Model):
+    """A real `dynamo.vllm` worker."""
+
+    python: str = Field(default=".venv-vllm/bin/python", description="interpreter that has vLLM")
+    args: list[str] = Field(default_factory=list)
+    env: dict[str, str] = Field(default_factory=dict)
+    side_channel_port: Port = Field(
+        default=20097, description="NIXL side channel of the first worker; the next ones count up"
+    )
+
+
+class PoolConfig(_Model):
+    """One pool of workers."""
+
+    engine: Literal["emulated", "vllm", "external"] = "emulated"
+    workers: int = Field(default=1, ge=0)
+    workers_per_process: PositiveInt = Field(
+        default=1, description="emulated workers that share one process"
+    )
+    emulated: EmulatedConfig = EmulatedConfig()
+    vllm: VllmConfig = VllmConfig()
+
+
+class DeploymentConfig(_Model):
+    """One deployment: `equilibrium up --config FILE`."""
+
+    schema_version: Literal["equilibrium.deployment/1"] = Field(alias="schema")
+    name: DynamoName = "local"
+    model: str = Field(
+        default="equilibrium/tiny",
+        description="equilibrium/tiny is generated; anything else must be resolvable by Dynamo",
+    )
+    time_scale: PositiveFloat = Field(
+        default=1.0,
+        description="wall seconds per emulated second; above 1 a busy machine distorts less",
+    )
+    ready_timeout_s: PositiveFloat = Field(default=90.0, description="wall clock")
+    run_dir: str = Field(default="runs", description="a folder a run is made below it")
+    dynamo: DynamoConfig = DynamoConfig()
+    frontend: FrontendConfig = FrontendConfig()
+    router: RouterConfig = RouterConfig()
+    slo: SloConfig = SloConfig()
+    prefill: PoolConfig = PoolConfig()
+    decode: PoolConfig = PoolConfig()
+
+    @model_validator(mode="after")
+    def _check(self) -> DeploymentConfig:
+        timeout_s = self.frontend.stream_timeout_s
+        wait_s = self.router.max_wait_s * self.time_scale
+        if self.router.attachment != "none" and timeout_s is not None and wait_s >= timeout_s:
+            raise ValueError(
+                f"router.max_wait_s is {wait_s:g} s of wall clock, frontend.stream_timeout_s "
+                f"{timeout_s} s: the frontend would quarantine a waiting router; lower max_wait_s"
+            )
+        if self.decode.engine != "external" and self.decode.workers < 1:
+            raise ValueError("decode.workers must be at least 1")
+        if self.prefill.engine == "vllm" and self.time_scale != 1.0:
+            raise ValueError("time_scale must be 1 with real engines")
+        return self
+
+    @property
+    def prefill_namespace(self) -> str:
+        """Where the prefill workers register: hidden from the frontend behind a broker."""
+        if self.router.attachment == "none":
+            return self.dynamo.namespace
+        return self.router.prefill_namespace or f"{self.dynamo.namespace}-prefill"
+
+
+def parse_deployment(text: str, source: str) -> DeploymentConfig:
+    """Parse a deployment file; `source` is named in the one line of a ConfigError."""
+    try:
+        raw = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" line {mark.line + 1}" if mark else ""
+        raise ConfigError(f"{source}:{where} not YAML: {getattr(error, 'problem', error)}") from None
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{source}: expected a mapping of keys, see dynamo_configs/")
+    try:
+        return DeploymentConfig.model_validate(raw)
+    except ValidationError as error:
+        raise ConfigError(f"{source}: {_first_line(error)}") from None
+
+
+def _first_line(error: ValidationError) -> str:
+    first = error.errors()[0]
+    path = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        return f"unknown key {path!r}{_suggestion(first['loc'])}"
+    message = first["msg"].removeprefix("Value error, ")
+    return f"{path}: {message}" if path else message
+
+
+def _suggestion(path: tuple[Any, ...]) -> str:
+    model: Any = DeploymentConfig
+    for part in path[:-1]:
+        model = model.model_fields[part].annotation
+    names = [field.alias or name for name, field in model.model_fields.items()]
+    close = difflib.get_close_matches(str(path[-1]), names, n=1)
+    return f", did you mean {close[0]!r}?" if close else f"; known: {', '.join(sorted(names))}"
