@@ -96,6 +96,9 @@ class RouterConfig(_Model):
     max_wait_s: PositiveFloat = Field(
         default=20.0, description="queue wait after which a prefill runs locally instead"
     )
+    prefill_timeout_s: PositiveFloat = Field(
+        default=60.0, description="silence of a prefill worker after which it counts as failed"
+    )
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = Field(
         default=0, description="Prometheus port on loopback; 0: any free port, written to the log"
     )
@@ -175,11 +178,13 @@ class DeploymentConfig(_Model):
     @model_validator(mode="after")
     def _check(self) -> DeploymentConfig:
         timeout_s = self.frontend.stream_timeout_s
-        wait_s = self.router.max_wait_s * self.time_scale
+        router = self.router
+        wait_s = (router.max_wait_s + router.prefill_timeout_s) * self.time_scale
         if self.router.attachment != "none" and timeout_s is not None and wait_s >= timeout_s:
             raise ValueError(
-                f"router.max_wait_s is {wait_s:g} s of wall clock, frontend.stream_timeout_s "
-                f"{timeout_s} s: the frontend would quarantine a waiting router; lower max_wait_s"
+                f"router.max_wait_s + prefill_timeout_s are {wait_s:g} s of wall clock, "
+                f"frontend.stream_timeout_s {timeout_s} s: the frontend would quarantine a "
+                "waiting router; lower the first two"
             )
         if self.decode.engine != "external" and self.decode.workers < 1:
             raise ValueError("decode.workers must be at least 1")

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`equilibrium router`: the router component as a process of its own."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+HELP = "run the router component"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    parser.add_argument("--config", required=True, type=Path, help="deployment file")
+    parser.add_argument(
+        "--run-dir", type=Path, help="folder of the decision log; default: that of the file"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until SIGTERM."""
+    from controller.runtime.components import run_component
+    from controller.runtime.files import read_deployment
+    from controller.runtime.router.broker import Broker
+
+    config = read_deployment(args.config)
+    broker = Broker(config, args.run_dir or args.config.resolve().parent)
+    return run_component(broker.run())

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who takes part in the next step.
+
+Owns: waiting, pulling and running requests, admission, chunking, preemption. Does not own: the
+effects of a step and leases (engine.py), time.
+
+As vLLM v1's scheduler with chunked prefill: one token budget a step, first the running requests
+in admission order, then the waiting ones until the first that does not fit. A step in which a
+running request lacked blocks admits nobody, otherwise newcomers would take the blocks it needs.
+"""
+
+from __future__ import annotations
+
+from controller.costs.model import CostModel
+from controller.engine.batch import Batch
+from controller.engine.kv import KvManager
+from controller.engine.running import RunningSet
+from controller.engine.sequence import Sequence, SequenceState
+from controller.engine.values import EngineSpec, Pull
+from controller.engine.waiting import WaitingQueue
+
+
+class Scheduler:
+    """The queues of one engine and the rules by which requests move between them."""
+
+    __slots__ = (
+        "_costs",
+        "_kv",
+        "_pulls",
+        "_spec",
+        "hit_tokens",
+        "preemptions",
+        "pulling",
+        "query_tokens",
+        "running",
+        "waiting",
+    )
+
+    def __init__(self, spec: EngineSpec, costs: CostModel, kv: KvManager) -> None:
+        self._spec = spec
+        self._costs = costs
+        self._kv = kv
+        self._pulls: dict[str, Pull] = {}
+        self.waiting = WaitingQueue()
+        self.running = RunningSet()
+        self.pulling = 0
+        self.preemptions = 0
+        self.hit_tokens = 0
+        self.query_tokens = 0
+
+    def compose(self) -> Batch:
+        """The next step's batch; pulls that could start are left in `take_pulls`."""
+        batch = Batch(self._spec.max_num_batched_tokens)
+        if self._continue_running(batch):
+            self._admit_waiting(batch)
+        return batch
+
+    def take_pulls(self) -> list[Pull]:
+        """Pulls admitted since the last call, without those cancelled meanwhile."""
+        pulls = list(self._pulls.values())
+        self._pulls.clear()
+        return pulls
+
+    def finish_pull(self, seq: Sequence) -> None:
+        """The KV has arrived (settled by the caller): one prompt token is left."""
+        self._pulls.pop(seq.request.request_id, None)
+        self.pulling -= 1
+        seq.pull_pending = False
+        self.running.join(seq)
+        self.running.start_decoding(seq)
+
+    def remove(self, seq: Sequence) -> None:
+        """Forget a live request, wherever it stands, and free its blocks."""
+        if seq.state is SequenceState.WAITING:
+            self.waiting.remove(seq)
+        elif seq.state is SequenceState.PULLING:
+            self._pulls.pop(seq.request.request_id, None)
+            self.pulling -= 1
+        else:
+            self.running.remove(seq, SequenceState.GONE)
+        seq.state = SequenceState.GONE
+        self._kv.free(seq.blocks)
+
+    def _continue_running(self, batch: Batch) -> bool:
+        """Running requests in admission order; False if one of them lacked blocks."""
+        running = self.running.sequences
+        preemptions = self.preemptions
+        index = 0
+        # Preemption shortens the list from its end, never before `index`.
+        while index < len(running) and batch.budget > 0:
+            seq = running[index]
+            if seq.decoding:
+                if seq.computed == seq.capacity and not self._make_room(seq, 1):
+                    return False
+                batch.add_decode(seq)
+            else:
+                tokens = min(seq.target - seq.computed, batch.budget)
+                if not self._make_room(seq, tokens):
+                    return False
+                batch.add_prefill(seq, tokens)
+            index += 1
+        return self.preemptions == preemptions
+
+    def _make_room(self, seq: Sequence, tokens: int) -> bool:
+        """Get blocks for a running request, if need be from the most recently admitted ones.
+
+        The most recent may be the request itself: it then goes back to waiting. Alone it keeps
+        what it has and waits: pulling and pinned requests hold the rest, and nobody can take
+        theirs away. It fits alone (checked on arrival), so that ends with them.
+        """
+        while not self._kv.grow(seq, tokens):
+            victim = self.running.sequences[-1]
+            if victim is seq and len(self.running) == 1:
+                return False
+            self._preempt(victim)
+            if victim is seq:
+                return False
+        return True
+
+    def _preempt(self, seq: Sequence) -> None:
+        """By recompute: blocks back, generated tokens become prompt, to the front of the queue."""
+        self.preemptions += 1
+        self.running.remove(seq, SequenceState.WAITING)
+        self._kv.free(seq.blocks)
+        seq.lose_kv()
+        seq.preempted = True
+        self.waiting.push(seq)
+
+    def _admit_waiting(self, batch: Batch) -> None:
+        while self.waiting and batch.budget > 0 and self._has_seat():
+            seq = self.waiting.head()
+            hits = self._kv.find_prefix(seq)
+            admitted = (
+                self._admit_pull(seq, hits)
+                if seq.pull_pending
+                else self._admit_prefill(seq, hits, batch)
+            )
+            if not admitted:
+                return
+
+    def _has_seat(self) -> bool:
+        return len(self.running) + self.pulling < self._spec.max_num_seqs
+
+    def _admit_prefill(self, seq: Sequence, hits: list[int], batch: Batch) -> bool:
+        history = len(hits) * self._spec.block_size
+        tokens = min(seq.target - history, batch.budget)
+        if not self._kv.admit(seq, hits, history + tokens):
+            return False
+        self.waiting.remove(seq)
+        self._note_hits(seq, history)
+        self.running.join(seq)
+        batch.add_prefill(seq, tokens)
+        return True
+
+    def _admit_pull(self, seq: Sequence, hits: list[int]) -> bool:
+        """Room for the whole prompt; what the prefix cache lacks is pulled.
+
+        The last prompt token is computed here anyway, so if it is all that is missing, nothing
+        moves and the pull is empty.
+        """
+        prompt = seq.request.prompt_tokens
+        if not self._kv.admit(seq, hits, prompt):
+            return False
+        self.waiting.remove(seq)
+        history = seq.computed
+        self._note_hits(seq, history)
+        tokens = prompt - history if prompt - history > 1 else 0
+        seq.pull_blocks = len(seq.blocks) - len(hits) if tokens else 0
+        seq.state = SequenceState.PULLING
+        self.pulling += 1
+        request_id = seq.request.request_id
+        self._pulls[request_id] = Pull(
+            request_id=request_id,
+            skip_blocks=len(hits),
+            blocks=seq.pull_blocks,
+            tokens=tokens,
+            duration_s=self._costs.kv_transfer_s(tokens),
+        )
+        return True
+
+    def _note_hits(self, seq: Sequence, tokens: int) -> None:
+        """Count prefix hits once a request: what a recompute finds is its own."""
+        if seq.cached_tokens is None:
+            seq.cached_tokens = tokens
+            self.hit_tokens += tokens
+            self.query_tokens += seq.request.prompt_tokens

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One live request inside the engine.
+
+Owns: the mutable record and its states. Does not own: the transitions (scheduler.py, engine.py)
+nor the rules of its blocks (kv.py). Mutable and slotted because a step touches hundreds.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+from controller.engine.values import EngineRequest
+
+
+class SequenceState(Enum):
+    """Where a live request stands."""
+
+    WAITING = auto()
+    """In the waiting queue; holds no blocks."""
+    PULLING = auto()
+    """Holds blocks for the whole prompt; its KV is on its way."""
+    RUNNING = auto()
+    """In the batch."""
+    GONE = auto()
+    """Finished or cancelled; whoever still holds it skips it."""
+
+
+class Sequence:
+    """A request's progress. All counts are tokens unless the name says blocks."""
+
+    __slots__ = (
+        "blocks",
+        "cached_tokens",
+        "capacity",
+        "computed",
+        "decoding",
+        "generated",
+        "limit",
+        "order",
+        "preempted",
+        "pull_blocks",
+        "pull_pending",
+        "registered_blocks",
+        "request",
+        "settled_blocks",
+        "state",
+        "target",
+    )
+
+    def __init__(self, request: EngineRequest, order: int) -> None:
+        self.request = request
+        self.order = order
+        """Arrival number: FCFS goes by it, also for a preempted request."""
+        self.state = SequenceState.WAITING
+        self.limit = 1 if request.hold_kv else request.max_output_tokens
+        """Tokens to generate."""
+        self.generated = 0
+        """Tokens generated and delivered."""
+        self.target = request.prompt_tokens
+        """Prompt and generated tokens: when all of them are computed, the next one is known."""
+        self.computed = 0
+        """Tokens whose KV lies in the blocks."""
+        self.blocks: list[int] = []
+        self.capacity = 0
+        """Tokens that fit in the blocks."""
+        self.settled_blocks = 0
+        """Leading prompt blocks whose content is written."""
+        self.registered_blocks = 0
+        """Leading full prompt blocks that the prefix cache knows."""
+        self.cached_tokens: int | None = None
+        """Prefix hits at the first admission; None before it."""
+        self.decoding = False
+        """Takes one token a step: the prompt is computed, or pulled up to its last token."""
+        self.pull_pending = request.pull_kv
+        self.pull_blocks = 0
+        self.preempted = False
+
+    def lose_kv(self) -> None:
+        """Back to nothing computed; what was generated is part of what to compute again."""
+        self.computed = 0
+        self.blocks = []
+        self.capacity = 0
+        self.settled_blocks = 0
+        self.registered_blocks = 0
+        self.decoding = False

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The router core: decides where each prefill runs, queues it, and forwards it.
+
+Owns: the life of one request between arrival and its hand-over, with every way it can fail.
+Does not own: how to talk to workers (`PrefillPort`), how it is attached to Dynamo (broker.py),
+the rules (controller.routing).
+
+A request is never lost here: whatever goes wrong before a prefill worker has answered, it is
+placed again once, and then answered "prefill locally", which every decode worker can do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from controller.costs.model import CostModel
+from controller.routing.registry import Placement, decide
+from controller.runtime.clock import Clock
+from controller.runtime.router.breaker import Breaker
+from controller.runtime.router.decode_state import DecodeState, expected_binding
+from controller.runtime.router.describe import SessionHistories, describe
+from controller.runtime.router.handover import forwarded_request, is_handover, local_answer
+from controller.runtime.router.queues import PrefillQueues, Ticket, WorkerGoneError
+from controller.runtime.router.records import (
+    DecisionLog,
+    RequestRecord,
+    RouterMetrics,
+    unix_now,
+)
+from controller.types import (
+    ClusterView,
+    Decision,
+    DecisionReason,
+    Place,
+    PrefillPool,
+    PrefillTask,
+)
+
+logger = logging.getLogger(__name__)
+
+_PLACEMENTS_A_REQUEST = 2
+
+
+class PrefillFailedError(Exception):
+    """A prefill worker answered without a usable hand-over, or not at all."""
+
+
+class PrefillPort(Protocol):
+    """The prefill workers as the core sees them."""
+
+    def live(self) -> tuple[int, ...]:
+        """Ids of the workers that discovery lists now."""
+        ...
+
+    async def cached_tokens(self, token_ids: list[int]) -> dict[int, int]:
+        """Prompt tokens that each worker's prefix cache holds; missing means 0."""
+        ...
+
+    def stream(
+        self, worker_id: int, request: dict[str, Any], context: Any
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """Send a prefill and yield its chunks; closing it cancels the prefill."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CoreSettings:
+    """Limits of the core, emulated seconds."""
+
+    max_wait_s: float
+    prefill_timeout_s: float
+    sticky_sessions: bool
+    """Whether the frontend returns a session to its decode worker (history counts there)."""
+
+
+class RouterCore:
+    """One model's router. Single-threaded: every method runs on the event loop."""
+
+    def __init__(
+        self,
+        rule: Placement,
+        costs: CostModel,
+        settings: CoreSettings,
+        port: PrefillPort,
+        queues: PrefillQueues,
+        decode: DecodeState,
+        clock: Clock,
+        metrics: RouterMetrics,
+        log: DecisionLog,
+    ) -> None:
+        self._rule = rule
+        self._costs = costs
+        self._settings = settings
+        self._port = port
+        self._queues = queues
+        self._decode = decode
+        self._clock = clock
+        self._metrics = metrics
+        self._log = log
+        self._breaker = Breaker()
+        self._sessions = SessionHistories()
+
+    async def prefill(
+        self, request: dict[str, Any], request_id: str, context: Any
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """Serve the prefill leg of one request: yields what the frontend shall see."""
+        arrival_s = self._clock.now()
+        task = self._task(request, request_id, arrival_s)
+        record = RequestRecord(
+            request_id=request_id,
+            session_id=task.session_id,
+            arrived_unix_s=unix_now(),
+            prompt_tokens=task.prompt_tokens,
+            history_tokens=task.history_tokens,
+            sequences=task.sequences,
+        )
+        try:
+            async with contextlib.aclosing(self._serve(request, task, record, context)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+        finally:
+            self._metrics.observe(record)
+            self._log.write(record)
+
+    async def _serve(
+        self, request: dict[str, Any], task: PrefillTask, record: RequestRecord, context: Any
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        token_ids = request.get("token_ids") or []
+        failed: set[int] = set()
+        for attempt in range(_PLACEMENTS_A_REQUEST):
+            cached = await self._port.cached_tokens(token_ids)
+            view = self._view(task, cached, failed)
+            record.decision = decision = decide(self._rule, task, view)
+            if decision.place is Place.LOCAL or decision.worker_id is None:
+                break
+            record.cached_tokens = cached.get(decision.worker_id, 0)
+            try:
+                remote = self._remote(request, task, decision.worker_id, record, context)
+                async with contextlib.aclosing(remote) as chunks:
+                    async for chunk in chunks:
+                        record.outcome = "handed_over"
+                        yield chunk
+                return
+            except asyncio.TimeoutError:
+                record.decision = _fallback(decision, DecisionReason.WAIT_LIMIT)
+                break
+            except (PrefillFailedError, WorkerGoneError) as error:
+                if record.outcome == "handed_over":
+                    # The frontend has the hand-over already: a second answer would be a lie.
+                    record.outcome = "failed"
+                    raise
+                logger.warning("router.prefill_failed request=%s error=%s", task.request_id, error)
+                failed.add(decision.worker_id)
+                record.reroutes = attempt + 1
+                record.decision = _fallback(decision, DecisionReason.PREFILL_FAILED)
+        self._book_local(task)
+        record.outcome = "local"
+        yield local_answer()
+
+    async def _remote(
+        self,
+        request: dict[str, Any],
+        task: PrefillTask,
+        worker_id: int,
+        record: RequestRecord,
+        context: Any,
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """Queue, send, and pass on the chunks of one remote prefill."""
+        cached = min(record.cached_tokens or 0, task.prompt_tokens - 1)
+        uncached = task.prompt_tokens - cached
+        predicted_s = self._costs.prefill_s(cached, uncached)
+        queued_s = self._clock.now()
+        ticket = self._queues.enqueue(worker_id, uncached, predicted_s, queued_s)
+        try:
+            await asyncio.wait_for(ticket.granted, self._clock.wall(self._settings.max_wait_s))
+            sent_s = self._clock.now()
+            record.queue_ms = (sent_s - queued_s) * 1e3
+            record.predicted_ms = predicted_s * 1e3
+            chunks = self._chunks(worker_id, request, context)
+            async with contextlib.aclosing(chunks):
+                async for chunk in chunks:
+                    self._finished(ticket, task, record, sent_s)
+                    yield chunk
+        finally:
+            self._queues.release(ticket, self._clock.now())
+
+    async def _chunks(
+        self, worker_id: int, request: dict[str, Any], context: Any
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """The worker's chunks; anything but a usable hand-over first is a PrefillFailedError."""
+        stream = self._port.stream(worker_id, forwarded_request(request, worker_id), context)
+        limit_s = self._clock.wall(self._settings.prefill_timeout_s)
+        first = True
+        async with contextlib.aclosing(stream):
+            while True:
+                try:
+                    chunk = await asyncio.wait_for(stream.__anext__(), limit_s)
+                except StopAsyncIteration:
+                    if first:
+                        raise self._failure(worker_id, "ended without an answer") from None
+                    return
+                except asyncio.TimeoutError:
+                    raise self._failure(worker_id, f"silent for {limit_s:g} s") from None
+                except (asyncio.CancelledError, GeneratorExit):
+                    raise
+                except Exception as error:
+                    raise self._failure(worker_id, f"{type(error).__name__}: {error}") from error
+                if first and not is_handover(chunk):
+                    # It answered, so it is alive: bad input or a refusal opens no breaker.
+                    raise PrefillFailedError(f"worker {worker_id:x}: answer has no hand-over")
+                first = False
+                self._breaker.succeeded(worker_id)
+                yield chunk
+
+    def _failure(self, worker_id: int, what: str) -> PrefillFailedError:
+        self._breaker.failed(worker_id, self._clock.wall(self._clock.now()))
+        return PrefillFailedError(f"worker {worker_id:x}: {what}")
+
+    def _finished(
+        self, ticket: Ticket, task: PrefillTask, record: RequestRecord, sent_s: float
+    ) -> None:
+        """First chunk: the prefill is done, its place is free, its TTFT is known."""
+        if record.prefill_ms is not None:
+            return
+        now_s = self._clock.now()
+        record.prefill_ms = (now_s - sent_s) * 1e3
+        ttft_s = now_s - task.arrival_s + self._costs.kv_transfer_s(task.increment_tokens)
+        self._queues.record_ttft(ticket.worker_id, now_s, ttft_s)
+        self._queues.release(ticket, now_s)
+
+    def _task(self, request: dict[str, Any], request_id: str, arrival_s: float) -> PrefillTask:
+        history = 0
+        if self._settings.sticky_sessions:
+            token_ids = request.get("token_ids") or []
+            session = describe(request, request_id, arrival_s, 0).session_id
+            history = self._sessions.history_tokens(session, token_ids)
+            self._sessions.note(session, token_ids)
+        return describe(request, request_id, arrival_s, history)
+
+    def _view(self, task: PrefillTask, cached: dict[int, int], failed: set[int]) -> ClusterView:
+        now_s = self._clock.now()
+        live = self._port.live()
+        self._queues.sync(live)
+        usable = self._breaker.usable(live, self._clock.wall(now_s))
+        ids = tuple(w for w in usable if w not in failed)
+        prefill = PrefillPool(
+            worker_ids=ids,
+            ttft_window_s=np.array([self._queues.ttft_window_s(w, now_s) for w in ids], float),
+            queue_s=np.array([self._queues.predicted_s(w, now_s) for w in ids], float),
+            cached_tokens=np.array([cached.get(w, 0) for w in ids], np.int64),
+        )
+        decode = self._decode.view(now_s)
+        return ClusterView(now_s, prefill, decode, expected_binding(decode))
+
+    def _book_local(self, task: PrefillTask) -> None:
+        now_s = self._clock.now()
+        pool = self._decode.view(now_s)
+        bound = expected_binding(pool)
+        if bound is not None:
+            predicted_s = self._costs.prefill_s(task.history_tokens, task.increment_tokens)
+            self._decode.local_sent(pool.worker_ids[bound], predicted_s, now_s)
+
+
+def _fallback(decision: Decision, reason: DecisionReason) -> Decision:
+    return Decision(Place.LOCAL, None, reason, decision.estimates_s)

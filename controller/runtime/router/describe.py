@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From Dynamo's request dictionary to a PrefillTask, and the histories of known sessions."""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+from controller.types import PrefillTask
+
+_BLOCK_TOKENS = 64
+
+
+def session_id(request: dict[str, Any]) -> str | None:
+    """The conversation a request belongs to (header `x-dynamo-session-id`), None if unnamed."""
+    context = request.get("agent_context")
+    value = context.get("session_id") if isinstance(context, dict) else None
+    return value if isinstance(value, str) and value else None
+
+
+def describe(
+    request: dict[str, Any], request_id: str, arrival_s: float, history_tokens: int
+) -> PrefillTask:
+    """The task of a request; at least the last prompt token counts as increment."""
+    prompt_tokens = max(1, len(request.get("token_ids") or ()))
+    history = min(history_tokens, prompt_tokens - 1)
+    return PrefillTask(
+        request_id=request_id,
+        arrival_s=arrival_s,
+        history_tokens=history,
+        increment_tokens=prompt_tokens - history,
+        session_id=session_id(request),
+        sequences=int((request.get("sampling_options") or {}).get("n") or 1),
+    )
+
+
+class SessionHistories:
+    """How much of a prompt an earlier round of the same session had already, in tokens.
+
+    Keeps chained block checksums, not tokens, of the latest prompt of at most `capacity`
+    sessions; the least recently used goes first (`evicted` counts them).
+    """
+
+    def __init__(self, capacity: int = 10_000) -> None:
+        self._capacity = capacity
+        self._blocks: OrderedDict[str, array[int]] = OrderedDict()
+        self.evicted = 0
+
+    def history_tokens(self, session: str | None, token_ids: Sequence[int]) -> int:
+        """Length of the common block-aligned prefix with the session's last prompt."""
+        known = self._blocks.get(session) if session else None
+        if known is None:
+            return 0
+        matched = 0
+        for ours, theirs in zip(_checksums(token_ids), known, strict=False):
+            if ours != theirs:
+                break
+            matched += 1
+        return matched * _BLOCK_TOKENS
+
+    def note(self, session: str | None, token_ids: Sequence[int]) -> None:
+        """Remember the session's latest prompt."""
+        if not session:
+            return
+        self._blocks[session] = _checksums(token_ids)
+        self._blocks.move_to_end(session)
+        while len(self._blocks) > self._capacity:
+            self._blocks.popitem(last=False)
+            self.evicted += 1
+
+
+def _checksums(token_ids: Sequence[int]) -> array[int]:
+    raw = array("I", token_ids).tobytes()
+    stride = _BLOCK_TOKENS * 4
+    chain = 0
+    sums = array("I")
+    for start in range(0, len(raw) - stride + 1, stride):
+        chain = zlib.crc32(raw[start : start + stride], chain)
+        sums.append(chain)
+    return sums

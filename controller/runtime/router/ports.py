@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The real workers behind the core: Dynamo clients, prefix index, ForwardPassMetrics, cards."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+from controller.runtime.dynamo_io import chunk_data
+from controller.runtime.router.decode_state import PassReport
+
+logger = logging.getLogger(__name__)
+
+
+class PrefixIndex:
+    """Which prompt prefixes each prefill worker's cache holds, from their KV events.
+
+    Dynamo's KvRouter is used as an index only. It is made once the first worker is there, off
+    the event loop, since it waits for workers; until then, and after a failure, nothing counts
+    as cached: that costs accuracy in the estimates, never a request.
+    """
+
+    def __init__(self, endpoint: Any, block_size: int) -> None:
+        self._endpoint = endpoint
+        self._block_size = block_size
+        self._router: Any | None = None
+        self._building: asyncio.Task[None] | None = None
+        self._broken = False
+
+    def ensure(self) -> None:
+        """Start building the index if that has not happened yet."""
+        if self._building is None:
+            self._building = asyncio.create_task(self._build())
+
+    async def cached_tokens(self, token_ids: list[int]) -> dict[int, int]:
+        """Cached prompt tokens by worker id; missing means 0."""
+        if self._router is None or self._broken or not token_ids:
+            return {}
+        try:
+            scores = await self._router.get_overlap_scores(token_ids)
+        except Exception as error:
+            self._give_up(error)
+            return {}
+        hits: dict[int, int] = {}
+        for row in scores["workers"]:
+            tokens = int(row["device_blocks"]) * self._block_size
+            hits[row["worker_id"]] = max(hits.get(row["worker_id"], 0), tokens)
+        return hits
+
+    async def _build(self) -> None:
+        from dynamo.llm import KvRouter, KvRouterConfig
+
+        try:
+            self._router = await asyncio.to_thread(
+                KvRouter, self._endpoint, self._block_size, KvRouterConfig()
+            )
+        except Exception as error:
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        self._broken = True
+        logger.warning(
+            "router.prefix_index_lost error=%s: estimates ignore prefix hits from here on", error
+        )
+
+
+class DynamoPrefillPort:
+    """`PrefillPort` over a Dynamo endpoint of prefill workers."""
+
+    def __init__(self, client: Any, index: PrefixIndex) -> None:
+        self._client = client
+        self._index = index
+
+    def live(self) -> tuple[int, ...]:
+        ids = tuple(self._client.instance_ids())
+        if ids:
+            self._index.ensure()
+        return ids
+
+    async def cached_tokens(self, token_ids: list[int]) -> dict[int, int]:
+        return await self._index.cached_tokens(token_ids)
+
+    async def stream(
+        self, worker_id: int, request: dict[str, Any], context: Any
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        stream = await self._client.direct(request, worker_id, context=context)
+        async for item in stream:
+            data = chunk_data(item)
+            if data is not None:
+                yield data
+
+
+class PassReports:
+    """Every ForwardPassMetrics message of an endpoint's workers, on the event loop."""
+
+    def __init__(self, endpoint: Any, sink: Callable[[PassReport], None]) -> None:
+        from dynamo.common.forward_pass_metrics import decode
+        from dynamo.llm import FpmEventSubscriber
+
+        self._decode = decode
+        self._sink = sink
+        self._subscriber = FpmEventSubscriber(endpoint)
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._receive, name="fpm", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop receiving."""
+        self._subscriber.shutdown()
+
+    def _receive(self) -> None:
+        while True:
+            try:
+                raw = self._subscriber.recv()
+            except Exception as error:
+                logger.warning("router.pass_reports_ended error=%s", error)
+                return
+            if raw is None:
+                return
+            report = self._parse(raw)
+            if report is not None:
+                try:
+                    self._loop.call_soon_threadsafe(self._sink, report)
+                except RuntimeError:
+                    return  # the loop has closed: the router is ending
+
+    def _parse(self, raw: bytes) -> PassReport | None:
+        try:
+            metrics = self._decode(raw)
+            return PassReport(
+                worker_id=int(metrics.worker_id),
+                wall_time_s=float(metrics.wall_time),
+                decode_requests=metrics.scheduled_requests.num_decode_requests,
+                decode_kv_tokens=metrics.scheduled_requests.sum_decode_kv_tokens,
+            )
+        except Exception as error:
+            logger.debug("router.pass_report_unreadable error=%s", error)
+            return None
+
+
+def read_cards(subscriber: Any) -> dict[int, dict[str, Any]]:
+    """Model cards of an endpoint's live workers, parsed, by instance id."""
+    cards: dict[int, dict[str, Any]] = {}
+    for worker_id, text in subscriber.get_model_cards().items():
+        try:
+            cards[int(worker_id)] = json.loads(text)
+        except (ValueError, TypeError) as error:
+            logger.warning("router.model_card_unreadable worker=%s error=%s", worker_id, error)
+    return cards

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every placement rule must keep, and what is decided before a rule is asked."""
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.routing.inflight import InFlightBound
+from controller.routing.registry import PLACEMENTS, decide
+from controller.types import DecisionReason, Place, RoutingParams, Slo
+
+pytestmark = pytest.mark.unit
+
+SLO = Slo(ttft_ms=1000, itl_ms=50)
+SECONDS = st.one_of(st.just(float("nan")), st.floats(0, 100))
+
+
+def build(name, costs):
+    return PLACEMENTS[name](costs, SLO, RoutingParams(), Random(0))
+
+
+@pytest.mark.parametrize("name", PLACEMENTS)
+def test_an_empty_prefill_pool_means_local_prefill(name, unit_costs, task, view):
+    decision = decide(build(name, unit_costs), task(), view(itl=[9.0], bound=0))
+    assert (decision.place, decision.reason) == (Place.LOCAL, DecisionReason.PREFILL_POOL_EMPTY)
+
+
+@pytest.mark.parametrize("name", PLACEMENTS)
+def test_several_sequences_go_local(name, unit_costs, task, view):
+    decision = decide(build(name, unit_costs), task(sequences=2), view(ttft=[0.1]))
+    assert (decision.place, decision.reason) == (Place.LOCAL, DecisionReason.MULTIPLE_SEQUENCES)
+
+
+@pytest.mark.parametrize("name", PLACEMENTS)
+@given(data=st.data())
+def test_a_remote_decision_names_a_live_worker(name, data):
+    from conftest import make_task, make_view
+
+    from controller.costs.model import AlphaBetaCost
+
+    costs = AlphaBetaCost(0.01, 0.001, 0.0, 0.001, 0.0, 1000, 0.0, 1, 10_000.0)
+    workers = data.draw(st.integers(1, 5))
+    ttft = data.draw(st.lists(SECONDS, min_size=workers, max_size=workers))
+    itl = data.draw(st.lists(SECONDS, max_size=3))
+    bound = data.draw(st.sampled_from([None, *range(len(itl))]))
+    state = make_view(ttft=ttft, itl=itl, bound=bound)
+    decision = decide(build(name, costs), make_task(), state)
+    if decision.place is Place.REMOTE:
+        assert decision.worker_id in state.prefill.worker_ids
+    else:
+        assert decision.worker_id is None
+
+
+def test_always_remote_takes_the_worker_that_would_finish_first(unit_costs, task, view):
+    # 500 tokens: 0.51 s; worker 101 caches 400 of them (0.11 s) and has 0.3 s queued.
+    state = view(ttft=[0.1, 5.0], prefill_queue=[0.0, 0.3], cached=[0, 400])
+    decision = build("always_remote", unit_costs).place(task(), state)
+    assert (decision.worker_id, decision.reason) == (101, DecisionReason.LEAST_LOADED)
+
+
+def test_the_bound_lets_a_step_run_and_the_next_one_fill(unit_costs):
+    bound = InFlightBound(max_num_batched_tokens=2048)
+    assert bound.admits(in_flight_tokens=2048, uncached_tokens=2048)
+    assert not bound.admits(in_flight_tokens=2049, uncached_tokens=2048)
+    assert bound.admits(in_flight_tokens=0, uncached_tokens=100_000)
