@@ -20,9 +20,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGTERM."""
     from controller.runtime.components import run_component
-    from controller.runtime.files import read_deployment
+    from controller.runtime.resources import read_deployment_with
     from controller.runtime.router.broker import Broker
 
-    config = read_deployment(args.config)
+    config = read_deployment_with(args.config)
     broker = Broker(config, args.run_dir or args.config.resolve().parent)
     return run_component(broker.run())

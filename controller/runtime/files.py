@@ -1,17 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading configuration files from disk, with one clear line when that fails."""
+"""Reading text files from disk, with one clear line when that fails."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from controller.config import DeploymentConfig, parse_deployment
 from controller.errors import UserError
-
-
-def read_deployment(path: Path) -> DeploymentConfig:
-    """Read a deployment file. Raises UserError (missing, unreadable, invalid)."""
-    return parse_deployment(read_text(path, "deployment file"), str(path))
 
 
 def read_text(path: Path, what: str) -> str:

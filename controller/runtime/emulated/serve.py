@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from controller.config import DeploymentConfig, EmulatedConfig
@@ -47,10 +49,11 @@ def endpoint_path(config: DeploymentConfig, role: str) -> str:
 class EmulatedService:
     """One worker with its own DistributedRuntime, registered as a Dynamo instance."""
 
-    def __init__(self, config: DeploymentConfig, role: str, name: str) -> None:
+    def __init__(self, config: DeploymentConfig, role: str, name: str, run_dir: Path) -> None:
         self._config = config
         self._role = role
         self._name = name
+        self._facts = run_dir / "workers" / f"{name}.json"
         self._pool = config.prefill if role == "prefill" else config.decode
         self._runtime = make_runtime(config.dynamo)
         self._endpoint = self._runtime.endpoint(endpoint_path(config, role))
@@ -75,6 +78,7 @@ class EmulatedService:
         await self._register(emulated)
         loop_task = asyncio.create_task(worker.run(), name=f"steps-{self._name}")
         loop_task.add_done_callback(_die_loudly)
+        self._write_facts(worker)
         logger.info("worker.serving name=%s instance=%x", self._name, self.instance_id)
         try:
             await self._endpoint.serve_endpoint(
@@ -82,11 +86,17 @@ class EmulatedService:
             )
         finally:
             loop_task.cancel()
-            logger.info("worker.stopped name=%s max_lag_ms=%.1f", self._name, worker.max_lag_s * 1e3)
+            self._write_facts(worker)
 
     def shutdown(self) -> None:
         """Deregister at once; running requests may end."""
         self._runtime.shutdown()
+
+    def _write_facts(self, worker: EmulatedWorker) -> None:
+        """Who this worker was and how late the host woke it, for the launcher and reports."""
+        facts = {"instance_id": self.instance_id, "max_lag_ms": worker.max_lag_s * 1e3}
+        self._facts.parent.mkdir(parents=True, exist_ok=True)
+        self._facts.write_text(json.dumps(facts) + "\n", encoding="utf-8")
 
     def _make_worker(
         self,
@@ -141,9 +151,13 @@ def _die_loudly(task: asyncio.Task[None]) -> None:
         os._exit(70)
 
 
-async def serve_workers(config: DeploymentConfig, role: str, index: int, count: int) -> None:
+async def serve_workers(
+    config: DeploymentConfig, role: str, index: int, count: int, run_dir: Path
+) -> None:
     """Serve `count` workers of a role, named from `index` on, until SIGTERM or SIGINT."""
-    services = [EmulatedService(config, role, f"{role}-{index + i}") for i in range(count)]
+    services = [
+        EmulatedService(config, role, f"{role}-{index + i}", run_dir) for i in range(count)
+    ]
     loop = asyncio.get_running_loop()
 
     def stop() -> None:

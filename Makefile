@@ -1,0 +1,33 @@
+# Needs python3, pip and make. Everything else lands in $(VENV).
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test lint test-fast clean
+
+demo: $(VENV)/.installed
+	$(BIN)/equilibrium demo
+
+test: $(VENV)/.tested-with lint
+	$(BIN)/python -m pytest -m "not real_engine"
+
+test-fast: $(VENV)/.tested-with
+	$(BIN)/python -m pytest -m "unit or integration"
+
+lint: $(VENV)/.tested-with
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) --editable .
+	touch $@
+
+$(VENV)/.tested-with: $(VENV)/.installed
+	$(PIP) --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) runs
