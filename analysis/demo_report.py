@@ -83,12 +83,12 @@ def print_report(results: Sequence[ScenarioResult], config: DeploymentConfig, ou
     """The table, the decisions, and where the files are."""
     console = Console()
     slo = f"TTFT <= {config.slo.ttft_ms:g} ms and mean ITL <= {config.slo.itl_ms:g} ms"
-    table = Table(title=f"SLO: {slo}", title_justify="left")
+    table = Table(title=f"SLO: {slo}", title_justify="left", padding=(0, 0))
     for column in ("phase", "deployment"):
         table.add_column(column)
     for column in ("served", "SLO attained", "P95 TTFT", "P95 ITL", "P95 TBT p99", "local"):
         table.add_column(column, justify="right")
-    for index, group in enumerate(results[0].summary.phases):
+    for index in range(len(results[0].summary.phases)):
         for result in results:
             table.add_row(*_cells(result, result.summary.phases[index]))
         table.add_section()
@@ -148,8 +148,9 @@ def draw(results: Sequence[ScenarioResult], config: DeploymentConfig, path: Path
     burst = next((g for g in results[0].load.rows if g.phase == "burst"), None)
     if burst is not None and burst.scheduled_s is not None:
         over_time.axvline(burst.scheduled_s, color="0.6", lw=0.8)
-        over_time.annotate("burst", (burst.scheduled_s, 0), xytext=(4, 4),
-                           textcoords="offset points", color="0.4")
+        over_time.annotate(
+            "burst", (burst.scheduled_s, 0), xytext=(4, 4), textcoords="offset points", color="0.4"
+        )
     over_time.axhline(config.slo.ttft_ms / 1e3, color="#D55E00", lw=0.8, label="TTFT limit")
     over_time.set(xlabel="arrival, s", ylabel="TTFT, s (median of 9)", yscale="log")
     over_time.legend(fontsize="small")

@@ -207,7 +207,9 @@ def parse_deployment(text: str, source: str) -> DeploymentConfig:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" line {mark.line + 1}" if mark else ""
-        raise ConfigError(f"{source}:{where} not YAML: {getattr(error, 'problem', error)}") from None
+        raise ConfigError(
+            f"{source}:{where} not YAML: {getattr(error, 'problem', error)}"
+        ) from None
     if not isinstance(raw, dict):
         raise ConfigError(f"{source}: expected a mapping of keys, see dynamo_configs/")
     try:

@@ -78,16 +78,14 @@ async def test_decisions_are_counted_by_decision_and_reason_and_sum_to_the_reque
 
 
 async def test_ampd_sees_the_decode_side_through_forward_pass_metrics(launch):
-    # No prefill worker ever has slack at alpha ~ 0: the decode side decides, local while its
-    # windowed ITL (about 15 ms a step) is within beta * 50 ms, not beyond that.
-    for beta, place in ((0.9, "local"), (0.1, "remote")):
+    # No prefill worker ever has slack at alpha ~ 0. The decode worker's windowed ITL is about
+    # 15 ms: slack at beta * 50 ms = 45 ms, none at 5 ms, where Eq. 1 and Eq. 2 are compared.
+    for beta, reasons in ((0.9, {"decode_slack"}), (0.1, {"argmin_local", "argmin_remote"})):
         async with launch(router__alpha=1e-6, router__beta=beta) as it:
             await it.chat("first: fills the windows", max_tokens=30)
             await asyncio.sleep(0.3)
             await it.chat(PROMPT, max_tokens=4)
-            last = it.decisions()[-1]
-            assert last["place"] == place, last
-            assert last["reason"] == ("decode_slack" if place == "local" else last["reason"])
+            assert it.decisions()[-1]["reason"] in reasons
 
 
 async def test_later_rounds_hit_the_prefix_cache(launch):

@@ -117,9 +117,7 @@ async def test_another_prompts_kv_changes_the_answer(unit_costs):
     async with cluster(unit_costs, prefix_cache=False) as (prefill, decode):
         prompt, other = list(range(100, 300)), list(range(101, 301))
         right = await decode.ask(prompt, 20)
-        wrong = await decode.ask(
-            prompt, 20, prefill_result=await handed_over(prefill, other)
-        )
+        wrong = await decode.ask(prompt, 20, prefill_result=await handed_over(prefill, other))
         assert text(right) != text(wrong)
 
 
@@ -164,7 +162,9 @@ async def test_a_dead_prefill_worker_is_an_error_not_a_wrong_answer(unit_costs):
         assert decode.worker.load.free_blocks == 400
 
 
-@pytest.mark.parametrize(("annotations", "stops_before_first_token"), [([BYPASS], True), ([], False)])
+@pytest.mark.parametrize(
+    ("annotations", "stops_before_first_token"), [([BYPASS], True), ([], False)]
+)
 async def test_without_the_bypass_annotation_an_abort_waits_for_the_first_token(
     unit_costs, annotations, stops_before_first_token
 ):
@@ -205,7 +205,9 @@ async def test_a_local_prefill_slows_the_running_decodes_and_free_ones_would_sho
 async def test_choices_of_one_request_come_under_their_index(unit_costs):
     async with cluster(unit_costs) as (_, decode):
         chunks = await decode.ask(list(range(100)), 6, sampling_options={"n": 3})
-        by_index = {i: [t for c in chunks if c["index"] == i for t in c["token_ids"]] for i in range(3)}
+        by_index = {
+            i: [t for c in chunks if c["index"] == i for t in c["token_ids"]] for i in range(3)
+        }
         assert [len(tokens) for tokens in by_index.values()] == [6, 6, 6]
         assert len({tuple(tokens) for tokens in by_index.values()}) == 3
 
@@ -223,6 +225,7 @@ async def test_many_cancelled_requests_leak_no_block(unit_costs):
 
     rng = Random(5)
     async with cluster(unit_costs) as (prefill, decode):
+
         async def one():
             tokens = list(range(rng.randrange(1, 900)))
             context = FakeContext(str(rng.random()))

@@ -86,9 +86,7 @@ def test_nothing_leaks_and_the_bound_holds(steps):
             else:
                 held.append(pool.enqueue(1 + worker, tokens, tokens / 1000, now))
             for worker_id in (1, 2):
-                running = [
-                    t for t in held if t.worker_id == worker_id and t.granted.done()
-                ]
+                running = [t for t in held if t.worker_id == worker_id and t.granted.done()]
                 total = sum(t.uncached_tokens for t in running)
                 assert total <= 2000 or len(running) == 1
                 waiting = [t for t in held if t.worker_id == worker_id and not t.granted.done()]

@@ -29,8 +29,7 @@ def test_the_itl_test_lies_outside_the_loop(rule, task, view):
     # Worker 100 has no slack, 101 has. A rule that tested the ITL inside the loop would go
     # local whenever the shuffle visits 100 first.
     places = {
-        rule.place(task(), view(ttft=[5.0, 0.1], itl=[0.001], bound=0)).worker_id
-        for _ in range(50)
+        rule.place(task(), view(ttft=[5.0, 0.1], itl=[0.001], bound=0)).worker_id for _ in range(50)
     }
     assert places == {101}
 

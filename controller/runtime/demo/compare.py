@@ -38,9 +38,9 @@ class Scenario:
 
 
 SCENARIOS = (
-    Scenario("stock", "stock Dynamo (KV router)", {"attachment": "none"}),
-    Scenario("always_remote", "ours, always remote", {"policy": "always_remote"}),
-    Scenario("ampd", "ours, AMPD", {"policy": "ampd"}),
+    Scenario("stock", "stock KV router", {"attachment": "none"}),
+    Scenario("always_remote", "always remote", {"policy": "always_remote"}),
+    Scenario("ampd", "AMPD", {"policy": "ampd"}),
 )
 
 

@@ -132,7 +132,11 @@ class Handler:
         async with contextlib.aclosing(self._worker.generate(request, source)) as outputs:
             async for output in outputs:
                 if output.finish is FinishReason.KV_LOAD_FAILED:
-                    yield {"token_ids": [], "index": index, "finish_reason": "error: KV load failed"}
+                    yield {
+                        "token_ids": [],
+                        "index": index,
+                        "finish_reason": "error: KV load failed",
+                    }
                     return
                 if answer is None:
                     answer = self._answer(parsed, request_id, index)

@@ -155,9 +155,7 @@ async def serve_workers(
     config: DeploymentConfig, role: str, index: int, count: int, run_dir: Path
 ) -> None:
     """Serve `count` workers of a role, named from `index` on, until SIGTERM or SIGINT."""
-    services = [
-        EmulatedService(config, role, f"{role}-{index + i}", run_dir) for i in range(count)
-    ]
+    services = [EmulatedService(config, role, f"{role}-{index + i}", run_dir) for i in range(count)]
     loop = asyncio.get_running_loop()
 
     def stop() -> None:

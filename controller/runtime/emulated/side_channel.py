@@ -39,9 +39,7 @@ class SideChannelServer:
 
     async def start(self) -> Peer:
         """Listen on a free port."""
-        self._server = await asyncio.start_server(
-            self._serve, self._host, 0, limit=_LINE_LIMIT
-        )
+        self._server = await asyncio.start_server(self._serve, self._host, 0, limit=_LINE_LIMIT)
         port = self._server.sockets[0].getsockname()[1]
         return Peer(self._host, port)
 

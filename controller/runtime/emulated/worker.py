@@ -237,4 +237,3 @@ class EmulatedWorker:
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
