@@ -66,8 +66,7 @@ def _imports(path: Path):
 FILES = [
     p
     for p in sorted(ROOT.rglob("*.py"))
-    if (p.name not in ("__main__.py",)
-    and p.parent != ROOT)
+    if (p.name not in ("__main__.py",) and p.parent != ROOT)
     or p.name in ("types.py", "config.py", "errors.py")
 ]
 

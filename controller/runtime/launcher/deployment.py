@@ -73,7 +73,7 @@ class Deployment:
             self.url,
             environment.inherited(os.environ),
             self._safe_report,
-            before_restart=self._forget_predecessor,
+            after_death=self._forget_dead,
         )
 
     @classmethod
@@ -144,7 +144,7 @@ class Deployment:
         except OSError as error:
             raise LaunchError(f"cannot write what the processes need: {error}") from None
 
-    def _forget_predecessor(self, spec: ProcessSpec) -> None:
+    def _forget_dead(self, spec: ProcessSpec) -> None:
         if spec.endpoint and self.config.dynamo.discovery_backend == "file":
             forget_dead(environment.discovery_folder(self.config, self.run_dir), spec.endpoint)
 

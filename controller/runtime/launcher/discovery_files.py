@@ -2,9 +2,8 @@
 """File discovery: forgetting what a killed process had registered.
 
 A process that is killed stays listed until its lease ends, about 10 s (Dynamo 1.4.2), and the
-frontend sends part of the requests to it meanwhile: they fail with 500. A process that the
-launcher starts again replaces its predecessor, so the predecessor's entry is taken away first.
-Entries of processes that are not restarted are left to their leases, as without a launcher.
+frontend sends part of the requests to it meanwhile: they fail with 500. The launcher knows
+better: it has seen the process end, so it takes the entry away at once.
 
 Layout: `v1/instances/<namespace>%2F<component>%2F<endpoint>%2F<id>` (JSON, with the TCP address
 under transport.tcp) and `v1/mdc/<same name>`; punctuation is percent-encoded.

@@ -58,10 +58,10 @@ class Supervisor:
         url: str,
         environ: Mapping[str, str],
         report: Report,
-        before_restart: Callable[[ProcessSpec], None] = lambda spec: None,
+        after_death: Callable[[ProcessSpec], None] = lambda spec: None,
     ) -> None:
         self._folder, self._url, self._environ, self._report = folder, url, environ, report
-        self._before_restart = before_restart
+        self._after_death = after_death
         self.children: dict[str, Child] = {}
         self._states: dict[str, State] = {}
         self._watchers: dict[str, asyncio.Task[None]] = {}
@@ -138,6 +138,9 @@ class Supervisor:
             await child.sweep()
             if child.pid is not None:
                 self._guard.forget(child.pid)
+            if self._stopping.is_set():
+                break
+            await asyncio.to_thread(self._after_death, child.spec)
             may_restart = self._settled and child.restarts < child.spec.restart_limit
             if self._stopping.is_set() or not may_restart:
                 break
@@ -155,7 +158,6 @@ class Supervisor:
             f"{child.spec.name} died ({child.describe_end()}); restart {child.restarts} of "
             f"{child.spec.restart_limit} in {pause_s:g} s (log: {child.log_path})"
         )
-        await asyncio.to_thread(self._before_restart, child.spec)
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._stopping.wait(), pause_s)
         spawned = False
