@@ -4,7 +4,7 @@
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controller.routing.inflight import InFlightBound
@@ -34,19 +34,15 @@ def test_several_sequences_go_local(name, unit_costs, task, view):
 
 
 @pytest.mark.parametrize("name", PLACEMENTS)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # they hold no state
 @given(data=st.data())
-def test_a_remote_decision_names_a_live_worker(name, data):
-    from conftest import make_task, make_view
-
-    from controller.costs.model import AlphaBetaCost
-
-    costs = AlphaBetaCost(0.01, 0.001, 0.0, 0.001, 0.0, 1000, 0.0, 1, 10_000.0)
+def test_a_remote_decision_names_a_live_worker(name, data, unit_costs, task, view):
     workers = data.draw(st.integers(1, 5))
     ttft = data.draw(st.lists(SECONDS, min_size=workers, max_size=workers))
     itl = data.draw(st.lists(SECONDS, max_size=3))
     bound = data.draw(st.sampled_from([None, *range(len(itl))]))
-    state = make_view(ttft=ttft, itl=itl, bound=bound)
-    decision = decide(build(name, costs), make_task(), state)
+    state = view(ttft=ttft, itl=itl, bound=bound)
+    decision = decide(build(name, unit_costs), task(), state)
     if decision.place is Place.REMOTE:
         assert decision.worker_id in state.prefill.worker_ids
     else:
