@@ -7,6 +7,7 @@ not make these tests fail; the clock runs 20 times faster than the wall.
 
 import asyncio
 import contextlib
+from random import Random
 
 import pytest
 
@@ -220,10 +221,9 @@ async def test_a_prompt_beyond_the_context_is_refused(unit_costs):
             await decode.ask([])
 
 
-async def test_many_cancelled_requests_leak_no_block(unit_costs):
-    from random import Random
-
-    rng = Random(5)
+@pytest.mark.parametrize("seed", range(4))
+async def test_many_cancelled_requests_leak_no_block(unit_costs, seed):
+    rng = Random(seed)
     async with cluster(unit_costs) as (prefill, decode):
 
         async def one():

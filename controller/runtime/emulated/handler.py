@@ -71,7 +71,7 @@ class Handler:
             asyncio.create_task(self._choice(parsed, base_id, index, chunks))
             for index in range(parsed.sequences)
         ]
-        stopped = asyncio.ensure_future(self._on_stop(parsed, context, base_id, choices))
+        stopped = asyncio.ensure_future(self._on_stop(parsed, context, base_id))
         try:
             for _ in range(parsed.sequences):
                 while (item := await chunks.get()) is not None:
@@ -168,13 +168,12 @@ class Handler:
         parsed: protocol.GenerateRequest,
         context: RequestContext,
         base_id: str,
-        choices: list[asyncio.Task[None]],
     ) -> None:
         await context.async_killed_or_stopped()
         if self._role == "decode" and not parsed.bypass:
-            # handover.md rule 3: a decode worker cannot abort before the first token, since a
+            # A decode worker cannot abort before the first token, since a
             # KV transfer may be under way; only the bypass annotation lifts that.
             for index in range(parsed.sequences):
                 await self._worker.first_token(f"{base_id}/{index}")
-        for choice in choices:
-            choice.cancel()
+        for index in range(parsed.sequences):
+            self._worker.abort(f"{base_id}/{index}")

@@ -56,7 +56,7 @@ class _Live:
     __slots__ = ("expected", "first_token", "kv_damage", "outputs", "source")
 
     def __init__(self, expected: tuple[int, ...], source: KvSource | None) -> None:
-        self.outputs: asyncio.Queue[Output] = asyncio.Queue()
+        self.outputs: asyncio.Queue[Output | None] = asyncio.Queue()
         self.first_token = asyncio.Event()
         self.expected = expected
         self.source = source
@@ -125,11 +125,23 @@ class EmulatedWorker:
         try:
             while True:
                 output = await live.outputs.get()
+                if output is None:
+                    return
                 yield output
                 if output.finish is not None:
                     return
         finally:
             self._forget(request.request_id)
+
+    def abort(self, request_id: str) -> None:
+        """End a request early. One that has just finished still delivers its last output:
+
+        a prefill's answer is the only handle to its pinned blocks, and a real engine that has
+        finished a request delivers it too, whatever is aborted meanwhile.
+        """
+        live = self._live.get(request_id)
+        if live is not None and self._cancel(request_id, live):
+            live.outputs.put_nowait(None)
 
     async def first_token(self, request_id: str) -> None:
         """Wait until the request has had its first output (or has gone)."""
@@ -188,11 +200,15 @@ class EmulatedWorker:
         if live is None:
             return
         live.first_token.set()
+        self._cancel(request_id, live)
+
+    def _cancel(self, request_id: str, live: _Live) -> bool:
         cancelled = self._engine.cancel(request_id, self._clock.now())
         if cancelled and live.source is not None:
-            # handover.md rule 2: a leg that ends before its pull must free the other side.
+            # A leg that ends before its pull must free the other side (docs/handover.md).
             self._spawn(self._tell_source(live.source, "release"))
         self._wake.set()
+        return cancelled
 
     def _start_pulls(self, now_s: float) -> None:
         for pull in self._engine.take_pulls():
