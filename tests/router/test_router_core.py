@@ -30,7 +30,8 @@ class FakePort:
     def __init__(self, **workers):
         self.workers = {int(k.removeprefix("w")): v for k, v in workers.items()}
         self.sent = []
-        self.closed = 0
+        self.ended = 0
+        self.released = []
 
     def live(self):
         return tuple(self.workers)
@@ -38,39 +39,61 @@ class FakePort:
     async def cached_tokens(self, token_ids):
         return {}
 
-    async def stream(self, worker_id, request, context):
+    def open(self, worker_id, request, context):
         self.sent.append((worker_id, request))
+        return FakeStream(self, self.workers[worker_id])
+
+    async def release(self, request, chunk):
+        self.released.append(chunk)
+
+
+class FakeStream:
+    def __init__(self, port, script):
+        self._port = port
+        self._script = script
+        self.stopped = asyncio.Event()
+
+    def stop(self):
+        self.stopped.set()
+
+    async def chunks(self):
         try:
-            async for chunk in self.workers[worker_id]():
+            async for chunk in self._script(self.stopped):
                 yield chunk
         finally:
-            self.closed += 1
+            self._port.ended += 1
 
 
-async def good():
+async def good(stopped):
     yield GOOD
 
 
-async def refuses():
+async def refuses(stopped):
     yield {"token_ids": [], "disaggregated_params": None, "status": "error"}
 
 
-async def breaks():
+async def breaks(stopped):
     raise ConnectionResetError("gone")
     yield
 
 
-async def ends_empty():
+async def ends_empty(stopped):
     return
     yield
 
 
-async def hangs():
-    await asyncio.sleep(3600)
+async def hangs(stopped):
+    await stopped.wait()
+    return
     yield
 
 
-async def breaks_after_the_answer():
+async def finishes_although_stopped(stopped):
+    await stopped.wait()
+    yield GOOD
+
+
+async def breaks_after_the_answer(stopped):
     yield GOOD
     raise ConnectionResetError("gone")
 
@@ -157,8 +180,34 @@ async def test_two_failures_end_in_a_local_prefill(harness, failure):
 async def test_a_silent_worker_is_given_up_and_its_stream_closed(harness):
     router = harness(w1=hangs, settings={"prefill_timeout_s": 0.05})
     assert await router.run() == [LOCAL]
-    assert router.port.closed == 1
+    await asyncio.sleep(0)
+    assert router.port.ended == 1
     assert router.queues.in_flight() == 0
+
+
+async def test_an_abandoned_prefill_that_finishes_all_the_same_is_released(harness):
+    router = harness(w1=finishes_although_stopped, settings={"prefill_timeout_s": 0.05})
+    assert await router.run() == [LOCAL]
+    await asyncio.sleep(0.01)
+    assert router.port.released == [GOOD]
+
+
+async def test_a_cancelled_request_releases_what_its_prefill_hands_over(harness):
+    router = harness(w1=finishes_although_stopped)
+    request = asyncio.create_task(router.run())
+    await asyncio.sleep(0.01)
+    request.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await request
+    await asyncio.sleep(0.01)
+    assert router.port.released == [GOOD]
+
+
+async def test_a_hand_over_that_was_delivered_is_not_released(harness):
+    router = harness(w1=good)
+    assert await router.run() == [GOOD]
+    await asyncio.sleep(0.01)
+    assert router.port.released == []
 
 
 async def test_a_wait_beyond_the_limit_goes_local(harness):
@@ -209,7 +258,8 @@ async def test_cancelled_requests_leave_nothing_behind(harness):
         with contextlib.suppress(asyncio.CancelledError):
             await request
     assert router.queues.in_flight() == router.queues.waiting() == 0
-    assert router.port.closed == len(router.port.sent)
+    await asyncio.sleep(0.01)
+    assert router.port.ended == len(router.port.sent)
 
 
 async def test_n_above_one_is_never_handed_over(harness):

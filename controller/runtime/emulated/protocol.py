@@ -12,9 +12,7 @@ from typing import Any
 
 from controller.runtime.emulated.side_channel import Peer
 from controller.runtime.emulated.worker import KvSource
-
-BYPASS_ANNOTATION = "x-bypass-remote-prefill"
-"""Marks a request that a decode worker serves whole; aborts then take effect at once."""
+from controller.runtime.router.handover import BYPASS_ANNOTATION
 
 DEFAULT_OUTPUT_TOKENS = 64
 """Length of an answer whose request names none (the emulated model never ends by itself)."""

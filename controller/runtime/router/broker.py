@@ -69,7 +69,9 @@ class Broker:
         decode_client = await decode.client()
         card = await self._card(prefill, decode)
         block_size = int(card.get("kv_cache_block_size") or 64)
-        port = DynamoPrefillPort(await prefill.client(), PrefixIndex(prefill, block_size))
+        port = DynamoPrefillPort(
+            await prefill.client(), decode_client, PrefixIndex(prefill, block_size)
+        )
         reports = PassReports(decode, self._observe)
         log = DecisionLog(self._run_dir / "decisions.jsonl")
         core = self._core(costs, port, log)

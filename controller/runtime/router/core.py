@@ -24,6 +24,7 @@ from controller.costs.model import CostModel
 from controller.routing.registry import Placement, decide
 from controller.runtime.clock import Clock
 from controller.runtime.router.breaker import Breaker
+from controller.runtime.router.calls import PrefillCall, PrefillStream
 from controller.runtime.router.decode_state import DecodeState, expected_binding
 from controller.runtime.router.describe import SessionHistories, describe
 from controller.runtime.router.handover import forwarded_request, is_handover, local_answer
@@ -36,6 +37,7 @@ from controller.runtime.router.records import (
 )
 from controller.types import (
     ClusterView,
+    DecodePool,
     Decision,
     DecisionReason,
     Place,
@@ -63,10 +65,12 @@ class PrefillPort(Protocol):
         """Prompt tokens that each worker's prefix cache holds; missing means 0."""
         ...
 
-    def stream(
-        self, worker_id: int, request: dict[str, Any], context: Any
-    ) -> AsyncGenerator[dict[str, Any], None]:
-        """Send a prefill and yield its chunks; closing it cancels the prefill."""
+    def open(self, worker_id: int, request: dict[str, Any], context: Any) -> PrefillStream:
+        """Send a prefill to a worker; a stop of `context` reaches it."""
+        ...
+
+    async def release(self, request: dict[str, Any], chunk: dict[str, Any]) -> None:
+        """Free the KV of a hand-over that nobody will take over."""
         ...
 
 
@@ -105,12 +109,17 @@ class RouterCore:
         self._metrics = metrics
         self._log = log
         self._breaker = Breaker()
+        self._calls: set[asyncio.Task[None]] = set()
         self._sessions = SessionHistories()
 
     async def prefill(
-        self, request: dict[str, Any], request_id: str, context: Any
+        self, request: dict[str, Any], request_id: str, context: Any, bound: int | None = None
     ) -> AsyncGenerator[dict[str, Any], None]:
-        """Serve the prefill leg of one request: yields what the frontend shall see."""
+        """Serve the prefill leg of one request: yields what the frontend shall see.
+
+        `bound` is the decode worker that will stream, when the attachment chooses it; None when
+        the frontend will (then its likely choice is assumed).
+        """
         arrival_s = self._clock.now()
         task = self._task(request, request_id, arrival_s)
         record = RequestRecord(
@@ -122,7 +131,9 @@ class RouterCore:
             sequences=task.sequences,
         )
         try:
-            async with contextlib.aclosing(self._serve(request, task, record, context)) as chunks:
+            async with contextlib.aclosing(
+                self._serve(request, task, record, context, bound)
+            ) as chunks:
                 async for chunk in chunks:
                     yield chunk
         finally:
@@ -130,13 +141,18 @@ class RouterCore:
             self._log.write(record)
 
     async def _serve(
-        self, request: dict[str, Any], task: PrefillTask, record: RequestRecord, context: Any
+        self,
+        request: dict[str, Any],
+        task: PrefillTask,
+        record: RequestRecord,
+        context: Any,
+        bound: int | None,
     ) -> AsyncGenerator[dict[str, Any], None]:
         token_ids = request.get("token_ids") or []
         failed: set[int] = set()
         for attempt in range(_PLACEMENTS_A_REQUEST):
             cached = await self._port.cached_tokens(token_ids)
-            view = self._view(task, cached, failed)
+            view = self._view(cached, failed, bound)
             record.decision = decision = decide(self._rule, task, view)
             if decision.place is Place.LOCAL or decision.worker_id is None:
                 break
@@ -160,7 +176,7 @@ class RouterCore:
                 failed.add(decision.worker_id)
                 record.reroutes = attempt + 1
                 record.decision = _fallback(decision, DecisionReason.PREFILL_FAILED)
-        self._book_local(task)
+        self._book_local(task, bound)
         record.outcome = "local"
         yield local_answer()
 
@@ -194,30 +210,38 @@ class RouterCore:
     async def _chunks(
         self, worker_id: int, request: dict[str, Any], context: Any
     ) -> AsyncGenerator[dict[str, Any], None]:
-        """The worker's chunks; anything but a usable hand-over first is a PrefillFailedError."""
-        stream = self._port.stream(worker_id, forwarded_request(request, worker_id), context)
-        limit_s = self._clock.wall(self._settings.prefill_timeout_s)
-        first = True
-        async with contextlib.aclosing(stream):
-            while True:
-                try:
-                    chunk = await asyncio.wait_for(stream.__anext__(), limit_s)
-                except StopAsyncIteration:
-                    if first:
-                        raise self._failure(worker_id, "ended without an answer") from None
-                    return
-                except asyncio.TimeoutError:
-                    raise self._failure(worker_id, f"silent for {limit_s:g} s") from None
-                except (asyncio.CancelledError, GeneratorExit):
-                    raise
-                except Exception as error:
-                    raise self._failure(worker_id, f"{type(error).__name__}: {error}") from error
+        """The worker's chunks; anything but a usable hand-over first is a PrefillFailedError.
+
+        Left before its end, for whatever reason, the call releases what the worker hands over.
+        """
+        stream = self._port.open(worker_id, forwarded_request(request, worker_id), context)
+        call = PrefillCall(stream, lambda chunk: self._port.release(request, chunk))
+        self._calls.add(call.task)
+        call.task.add_done_callback(self._calls.discard)
+        try:
+            first = True
+            while (chunk := await self._next(call, worker_id)) is not None:
                 if first and not is_handover(chunk):
                     # It answered, so it is alive: bad input or a refusal opens no breaker.
                     raise PrefillFailedError(f"worker {worker_id:x}: answer has no hand-over")
                 first = False
                 self._breaker.succeeded(worker_id)
                 yield chunk
+            if first:
+                raise self._failure(worker_id, "ended without an answer")
+        finally:
+            call.abandon()
+            if not call.task.done():
+                self._calls.add(call.task)
+
+    async def _next(self, call: PrefillCall, worker_id: int) -> dict[str, Any] | None:
+        limit_s = self._clock.wall(self._settings.prefill_timeout_s)
+        try:
+            return await call.next(limit_s)
+        except asyncio.TimeoutError:
+            raise self._failure(worker_id, f"silent for {limit_s:g} s") from None
+        except Exception as error:
+            raise self._failure(worker_id, f"{type(error).__name__}: {error}") from error
 
     def _failure(self, worker_id: int, what: str) -> PrefillFailedError:
         self._breaker.failed(worker_id, self._clock.wall(self._clock.now()))
@@ -244,7 +268,7 @@ class RouterCore:
             self._sessions.note(session, token_ids)
         return describe(request, request_id, arrival_s, history)
 
-    def _view(self, task: PrefillTask, cached: dict[int, int], failed: set[int]) -> ClusterView:
+    def _view(self, cached: dict[int, int], failed: set[int], bound: int | None) -> ClusterView:
         now_s = self._clock.now()
         live = self._port.live()
         self._queues.sync(live)
@@ -257,15 +281,22 @@ class RouterCore:
             cached_tokens=np.array([cached.get(w, 0) for w in ids], np.int64),
         )
         decode = self._decode.view(now_s)
-        return ClusterView(now_s, prefill, decode, expected_binding(decode))
+        return ClusterView(now_s, prefill, decode, _binding(decode, bound))
 
-    def _book_local(self, task: PrefillTask) -> None:
+    def _book_local(self, task: PrefillTask, bound: int | None) -> None:
         now_s = self._clock.now()
         pool = self._decode.view(now_s)
-        bound = expected_binding(pool)
-        if bound is not None:
+        index = _binding(pool, bound)
+        if index is not None:
             predicted_s = self._costs.prefill_s(task.history_tokens, task.increment_tokens)
-            self._decode.local_sent(pool.worker_ids[bound], predicted_s, now_s)
+            self._decode.local_sent(pool.worker_ids[index], predicted_s, now_s)
+
+
+def _binding(pool: DecodePool, bound: int | None) -> int | None:
+    """Index of the bound decode worker; the frontend's likely choice when it is not ours."""
+    if bound in pool.worker_ids:
+        return pool.worker_ids.index(bound)
+    return expected_binding(pool)
 
 
 def _fallback(decision: Decision, reason: DecisionReason) -> Decision:

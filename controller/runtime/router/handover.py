@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+BYPASS_ANNOTATION = "x-bypass-remote-prefill"
+"""Tells a decode worker to serve the request whole; its aborts then take effect at once."""
+
 
 def local_answer() -> dict[str, Any]:
     """The prefill leg's answer that makes the decode worker prefill by itself.
@@ -22,6 +25,29 @@ def is_handover(chunk: dict[str, Any]) -> bool:
     """Whether a prefill worker's chunk carries KV that a decode worker can pull."""
     params = chunk.get("disaggregated_params")
     return isinstance(params, dict) and bool(params.get("kv_transfer_params"))
+
+
+def decode_request(request: dict[str, Any], chunk: dict[str, Any]) -> dict[str, Any]:
+    """The decode leg of a request whose prefill was answered with `chunk`.
+
+    The frontend passes the prompt's cached-token details on, so the router does too. An answer
+    that means "prefill locally" carries the bypass annotation: without it the engine cannot
+    abort the prefill it is about to compute.
+    """
+    if not is_handover(chunk):
+        annotations = [*(request.get("annotations") or ()), BYPASS_ANNOTATION]
+        return {**request, "annotations": annotations}
+    result: dict[str, Any] = {"disaggregated_params": chunk["disaggregated_params"]}
+    details = (chunk.get("completion_usage") or {}).get("prompt_tokens_details")
+    if details is not None:
+        result["prompt_tokens_details"] = details
+    return {**request, "prefill_result": result}
+
+
+def release_request(request: dict[str, Any], chunk: dict[str, Any]) -> dict[str, Any]:
+    """A decode leg whose only purpose is to be cancelled, which frees the prefill's blocks."""
+    stop = {**(request.get("stop_conditions") or {}), "max_tokens": 1}
+    return {**decode_request(request, chunk), "stop_conditions": stop}
 
 
 def forwarded_request(request: dict[str, Any], worker_id: int) -> dict[str, Any]:

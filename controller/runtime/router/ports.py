@@ -12,6 +12,7 @@ from typing import Any
 
 from controller.runtime.dynamo_io import chunk_data
 from controller.runtime.router.decode_state import PassReport
+from controller.runtime.router.handover import release_request
 
 logger = logging.getLogger(__name__)
 
@@ -68,15 +69,47 @@ class PrefixIndex:
         )
 
 
-class DynamoPrefillPort:
-    """`PrefillPort` over a Dynamo endpoint of prefill workers."""
+class DynamoStream:
+    """A request on one worker, under a context of its own that follows the client's."""
 
-    def __init__(self, client: Any, index: PrefixIndex) -> None:
+    def __init__(self, client: Any, worker_id: int, request: dict[str, Any], context: Any) -> None:
         self._client = client
+        self._worker_id = worker_id
+        self._request = request
+        self._parent = context
+        self._context = context.detached(context.id())
+
+    def stop(self) -> None:
+        self._context.stop_generating()
+
+    async def chunks(self) -> AsyncGenerator[dict[str, Any], None]:
+        follower = asyncio.create_task(self._follow())
+        try:
+            stream = await self._client.direct(
+                self._request, self._worker_id, context=self._context
+            )
+            async for item in stream:
+                data = chunk_data(item)
+                if data is not None:
+                    yield data
+        finally:
+            follower.cancel()
+
+    async def _follow(self) -> None:
+        await self._parent.async_killed_or_stopped()
+        self.stop()
+
+
+class DynamoPrefillPort:
+    """`PrefillPort` over Dynamo endpoints: prefill workers, and decode workers to release."""
+
+    def __init__(self, prefill_client: Any, decode_client: Any, index: PrefixIndex) -> None:
+        self._prefill = prefill_client
+        self._decode = decode_client
         self._index = index
 
     def live(self) -> tuple[int, ...]:
-        ids = tuple(self._client.instance_ids())
+        ids = tuple(self._prefill.instance_ids())
         if ids:
             self._index.ensure()
         return ids
@@ -84,14 +117,23 @@ class DynamoPrefillPort:
     async def cached_tokens(self, token_ids: list[int]) -> dict[int, int]:
         return await self._index.cached_tokens(token_ids)
 
-    async def stream(
-        self, worker_id: int, request: dict[str, Any], context: Any
-    ) -> AsyncGenerator[dict[str, Any], None]:
-        stream = await self._client.direct(request, worker_id, context=context)
-        async for item in stream:
-            data = chunk_data(item)
-            if data is not None:
-                yield data
+    def open(self, worker_id: int, request: dict[str, Any], context: Any) -> DynamoStream:
+        return DynamoStream(self._prefill, worker_id, request, context)
+
+    async def release(self, request: dict[str, Any], chunk: dict[str, Any]) -> None:
+        """Send the decode leg and cancel it at once: the engine then frees the blocks."""
+        from dynamo.runtime import Context
+
+        workers = self._decode.instance_ids()
+        if not workers:
+            raise RuntimeError("no decode worker to release the KV through")
+        context = Context()
+        stream = await self._decode.direct(
+            release_request(request, chunk), workers[0], context=context
+        )
+        context.stop_generating()
+        async for _ in stream:
+            pass
 
 
 class PassReports:
