@@ -37,9 +37,9 @@ from controller.runtime.router.records import (
 )
 from controller.types import (
     ClusterView,
-    DecodePool,
     Decision,
     DecisionReason,
+    DecodePool,
     Place,
     PrefillPool,
     PrefillTask,
