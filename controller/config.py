@@ -78,7 +78,7 @@ class SloConfig(_Model):
 class RouterConfig(_Model):
     """Our router; `attachment: none` leaves the stock deployment as it is."""
 
-    attachment: Literal["none", "broker"] = "broker"
+    attachment: Literal["none", "broker", "relay"] = "broker"
     policy: Literal["ampd", "always_remote", "always_local"] = "ampd"
     alpha: PositiveFloat = 0.9
     beta: PositiveFloat = 0.85
@@ -89,6 +89,18 @@ class RouterConfig(_Model):
     )
     prefill_namespace: DynamoName | None = Field(
         default=None, description="private namespace of the prefill workers; default NS-prefill"
+    )
+    decode_namespace: DynamoName | None = Field(
+        default=None,
+        description="relay only: private namespace of the decode workers; default NS-decode",
+    )
+    kv_lease_s: PositiveFloat = Field(
+        default=30.0,
+        description="how long the prefill engines keep handed-over KV (vLLM: kv_lease_duration)",
+    )
+    kv_lease_margin_s: PositiveFloat = Field(
+        default=5.0,
+        description="a hand-over older than kv_lease_s less this is dropped and prefilled again",
     )
     max_num_batched_tokens: PositiveInt = Field(
         default=2048, description="of the prefill engines: sizes the in-flight bound"
@@ -109,6 +121,15 @@ class RouterConfig(_Model):
     def params(self) -> RoutingParams:
         """The frozen knobs the core speaks."""
         return RoutingParams(alpha=self.alpha, beta=self.beta, window_s=self.window_s)
+
+    @model_validator(mode="after")
+    def _check(self) -> RouterConfig:
+        if self.kv_lease_margin_s >= self.kv_lease_s:
+            raise ValueError(
+                f"kv_lease_margin_s {self.kv_lease_margin_s:g} is not below kv_lease_s "
+                f"{self.kv_lease_s:g}: no hand-over would be young enough"
+            )
+        return self
 
 
 class EmulatedConfig(_Model):
@@ -186,6 +207,11 @@ class DeploymentConfig(_Model):
                 f"frontend.stream_timeout_s {timeout_s} s: the frontend would quarantine a "
                 "waiting router; lower the first two"
             )
+        if self.router.attachment == "relay" and self.decode_namespace == self.dynamo.namespace:
+            raise ValueError(
+                "router.decode_namespace is dynamo.namespace: the frontend would find the decode "
+                "workers past the relay; give them a namespace of their own"
+            )
         if self.decode.engine != "external" and self.decode.workers < 1:
             raise ValueError("decode.workers must be at least 1")
         if self.prefill.engine == "vllm" and self.time_scale != 1.0:
@@ -194,10 +220,17 @@ class DeploymentConfig(_Model):
 
     @property
     def prefill_namespace(self) -> str:
-        """Where the prefill workers register: hidden from the frontend behind a broker."""
+        """Where the prefill workers register: hidden from the frontend behind a router."""
         if self.router.attachment == "none":
             return self.dynamo.namespace
         return self.router.prefill_namespace or f"{self.dynamo.namespace}-prefill"
+
+    @property
+    def decode_namespace(self) -> str:
+        """Where the decode workers register: hidden from the frontend behind a relay only."""
+        if self.router.attachment != "relay":
+            return self.dynamo.namespace
+        return self.router.decode_namespace or f"{self.dynamo.namespace}-decode"
 
 
 def parse_deployment(text: str, source: str) -> DeploymentConfig:

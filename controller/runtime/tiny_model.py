@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The generated model `equilibrium/tiny`: a tokenizer and a config, no weights, no download.
+"""The generated model `equilibrium/tiny`: tokenizer, config, on request weights; no download.
 
 Owns: the files of the model and their layout as an entry of a Hugging Face hub cache, so that
 with `HF_HOME=<that folder> HF_HUB_OFFLINE=1` the name resolves in the Dynamo frontend, in
@@ -21,6 +21,8 @@ import string
 import tempfile
 from pathlib import Path
 
+from controller.runtime.tiny_weights import tiny_weights
+
 TINY_MODEL = "equilibrium/tiny"
 MAX_CONTEXT_TOKENS = 131072
 BYTES = 256
@@ -39,30 +41,38 @@ def visible_token_ids() -> tuple[int, ...]:
     return tuple((" " + string.ascii_lowercase).encode("ascii"))
 
 
-def ensure_tiny_model(hf_home: Path) -> str:
+def ensure_tiny_model(hf_home: Path, *, weights: bool = False) -> str:
     """Make `equilibrium/tiny` resolvable below `hf_home`; returns the model's name.
+
+    `weights` adds seeded random ones (tiny_weights.py), which only a real engine needs.
 
     Idempotent, and atomic against other processes that do the same: the snapshot appears whole
     (one rename) before the reference that points at it.
     """
     entry = hf_home / "hub" / f"models--{TINY_MODEL.replace('/', '--')}"
     files = _files()
-    revision = _revision(files)
+    revision = _revision(files | {"weights": str(weights)})
     snapshot = entry / "snapshots" / revision
     if not snapshot.is_dir():
-        _publish_snapshot(entry, snapshot, files)
+        _publish_snapshot(entry, snapshot, files, weights)
     reference = entry / "refs" / "main"
     if not (reference.is_file() and reference.read_text(encoding="ascii") == revision):
         _replace_text(reference, revision)
     return TINY_MODEL
 
 
-def _publish_snapshot(entry: Path, snapshot: Path, files: dict[str, str]) -> None:
+def _publish_snapshot(
+    entry: Path, snapshot: Path, files: dict[str, str], weights: bool
+) -> None:
     snapshot.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=".writing-", dir=entry))
     try:
         for name, text in files.items():
             (scratch / name).write_text(text, encoding="utf-8")
+        if weights:
+            from safetensors.numpy import save_file
+
+            save_file(tiny_weights(_ARCHITECTURE), scratch / "model.safetensors")
         scratch.chmod(0o755)  # mkdtemp makes it private; other users may share the cache
         scratch.rename(snapshot)
     except OSError:

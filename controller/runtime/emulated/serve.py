@@ -43,7 +43,7 @@ def endpoint_path(config: DeploymentConfig, role: str) -> str:
     """Where workers of a role register."""
     if role == "prefill":
         return f"{config.prefill_namespace}.prefill.generate"
-    return f"{config.dynamo.namespace}.backend.generate"
+    return f"{config.decode_namespace}.backend.generate"
 
 
 class EmulatedService:

@@ -137,7 +137,8 @@ class Deployment:
             folder.write_config(self.config)
             home = environment.tiny_model_home(self.config, folder.path)
             if home is not None:
-                ensure_tiny_model(home)
+                real = "vllm" in (self.config.prefill.engine, self.config.decode.engine)
+                ensure_tiny_model(home, weights=real)
             if self.config.dynamo.discovery_backend == "file":
                 discovery = environment.discovery_folder(self.config, folder.path)
                 discovery.mkdir(parents=True, exist_ok=True)

@@ -68,7 +68,7 @@ def plan_processes(
     if config.frontend.launch:
         specs.append(_frontend(config, python, common))
     engines = tuple(_vllm(config, common))
-    if config.router.attachment == "broker":
+    if config.router.attachment != "none":
         stage = engines[-1].stage + 1 if engines else 0
         specs.append(replace(_router(config, run_dir, python, own), stage=stage))
     for role in _POOLS:
@@ -83,10 +83,17 @@ def pool_of(config: DeploymentConfig, role: Role) -> PoolConfig:
 
 
 def worker_endpoint(config: DeploymentConfig, role: Role) -> str:
-    """Where the workers of a pool register; behind a broker prefill workers are out of sight."""
+    """Where the workers of a pool register; what stands behind a router is out of sight."""
     if role is Role.PREFILL:
         return f"{config.prefill_namespace}.prefill.generate"
-    return f"{config.dynamo.namespace}.backend.generate"
+    return f"{config.decode_namespace}.backend.generate"
+
+
+def router_endpoint(config: DeploymentConfig) -> str:
+    """Where the router registers: a broker where the frontend looks for the prefill component,
+    a relay as a component of its own, since other models may have workers in the namespace."""
+    component = "relay" if config.router.attachment == "relay" else "prefill"
+    return f"{config.dynamo.namespace}.{component}.generate"
 
 
 def _frontend(config: DeploymentConfig, python: str, env: Mapping[str, str]) -> ProcessSpec:
@@ -94,9 +101,9 @@ def _frontend(config: DeploymentConfig, python: str, env: Mapping[str, str]) -> 
     argv = [
         *(python, "-m", "dynamo.frontend"),
         *("--http-host", frontend.http_host, "--http-port", str(frontend.http_port)),
-        *("--router-mode", frontend.router_mode),
+        *("--router-mode", _router_mode(config)),
         *("--migration-limit", str(frontend.migration_limit)),
-        # An exact namespace: what registers in the private prefill namespace stays invisible.
+        # An exact namespace: what registers in the private namespaces stays invisible.
         *("--namespace", config.dynamo.namespace),
     ]
     if frontend.session_affinity_ttl_s is not None:
@@ -110,6 +117,13 @@ def _frontend(config: DeploymentConfig, python: str, env: Mapping[str, str]) -> 
     )
 
 
+def _router_mode(config: DeploymentConfig) -> str:
+    """Relays are interchangeable; which worker serves a request is decided behind them."""
+    if config.router.attachment == "relay":
+        return "round-robin"
+    return config.frontend.router_mode
+
+
 def _router(
     config: DeploymentConfig, run_dir: Path, python: str, env: Mapping[str, str]
 ) -> ProcessSpec:
@@ -119,8 +133,7 @@ def _router(
         argv=(python, "-m", "controller", "router", "--config", str(run_dir / CONFIG_FILE)),
         env=env,
         restart_limit=config.router.restart_limit,
-        # The broker stands where the frontend looks for the prefill component.
-        endpoint=f"{config.dynamo.namespace}.prefill.generate",
+        endpoint=router_endpoint(config),
         instances=1,
     )
 
