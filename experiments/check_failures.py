@@ -15,11 +15,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import math
 import os
 import random
 import signal
-import statistics
 import tempfile
 import time
 from collections import Counter
@@ -29,6 +27,7 @@ from typing import Any
 
 import aiohttp
 
+from analysis.intervals import mean_interval
 from controller.config import DeploymentConfig
 from controller.runtime.demo.compare import free_port
 from controller.runtime.launcher import Deployment
@@ -107,15 +106,6 @@ async def run_case(case: Case, attachment: str, seed: int, folder: Path) -> dict
     return {"sent": len(tasks), "hung": len(hung), "outcomes": dict(outcomes)}
 
 
-def interval(values: list[float]) -> list[float]:
-    """Mean and half-width of a 95 % interval over seeds (Student's t)."""
-    t = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 8: 2.36, 10: 2.26}
-    if len(values) < 2:
-        return [values[0], math.nan]
-    half = t.get(len(values), 2.0) * statistics.stdev(values) / math.sqrt(len(values))
-    return [round(statistics.mean(values), 4), round(half, 4)]
-
-
 def main() -> int:
     """Run the matrix, print a line a case, JSON last."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -135,7 +125,7 @@ def main() -> int:
                 ]
                 shares = [run["outcomes"].get("ok", 0) / run["sent"] for run in runs]
                 cell = {
-                    "served_share": interval(shares),
+                    "served_share": mean_interval(shares),
                     "hung": sum(run["hung"] for run in runs),
                     "outcomes": dict(sum((Counter(run["outcomes"]) for run in runs), Counter())),
                 }
