@@ -80,6 +80,9 @@ class RouterConfig(_Model):
 
     attachment: Literal["none", "broker", "relay"] = "broker"
     policy: Literal["ampd", "always_remote", "always_local"] = "ampd"
+    mode: Literal["act", "shadow"] = Field(
+        default="act", description="at start; `equilibrium mode` switches a running router"
+    )
     alpha: PositiveFloat = 0.9
     beta: PositiveFloat = 0.85
     window_s: PositiveFloat = 10.0
@@ -231,6 +234,23 @@ class DeploymentConfig(_Model):
         if self.router.attachment != "relay":
             return self.dynamo.namespace
         return self.router.decode_namespace or f"{self.dynamo.namespace}-decode"
+
+    @property
+    def prefill_endpoint(self) -> str:
+        """Where prefill workers serve, `namespace.component.endpoint`."""
+        return f"{self.prefill_namespace}.prefill.generate"
+
+    @property
+    def decode_endpoint(self) -> str:
+        """Where decode workers serve."""
+        return f"{self.decode_namespace}.backend.generate"
+
+    @property
+    def router_endpoint(self) -> str:
+        """Where the router serves: a broker as the prefill component that the frontend looks
+        for, a relay as a component of its own."""
+        component = "relay" if self.router.attachment == "relay" else "prefill"
+        return f"{self.dynamo.namespace}.{component}.generate"
 
 
 def parse_deployment(text: str, source: str) -> DeploymentConfig:

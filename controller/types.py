@@ -54,6 +54,8 @@ class DecisionReason(str, Enum):
     """The queue wait reached its limit; the prefill runs locally instead."""
     PREFILL_FAILED = "prefill_failed"
     """The prefill worker failed or vanished and no other could take over."""
+    SHADOW_STOCK = "shadow_stock"
+    """Shadow mode: where Dynamo's own KV router sends it; the rule's choice is only logged."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,9 @@ def run(args: argparse.Namespace) -> int:
     from controller.runtime.components import run_component
     from controller.runtime.resources import read_deployment_with
     from controller.runtime.router.broker import Broker
+    from controller.runtime.router.relay import Relay
 
     config = read_deployment_with(args.config)
-    broker = Broker(config, args.run_dir or args.config.resolve().parent)
-    return run_component(broker.run())
+    attached = Relay if config.router.attachment == "relay" else Broker
+    router = attached(config, args.run_dir or args.config.resolve().parent)
+    return run_component(router.run())

@@ -61,9 +61,7 @@ def ensure_tiny_model(hf_home: Path, *, weights: bool = False) -> str:
     return TINY_MODEL
 
 
-def _publish_snapshot(
-    entry: Path, snapshot: Path, files: dict[str, str], weights: bool
-) -> None:
+def _publish_snapshot(entry: Path, snapshot: Path, files: dict[str, str], weights: bool) -> None:
     snapshot.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=".writing-", dir=entry))
     try:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """From stock to our router and back on a running deployment under load: no request fails.
 
-The steps are those an operator takes: the router joins as one more prefill component, the
-prefill workers move behind it one at a time, and back again.
+The steps are those an operator takes: the router joins in shadow as one more prefill component,
+the prefill workers move behind it one at a time, it acts, and back again.
 """
 
 import asyncio
@@ -14,6 +14,9 @@ import time
 
 import pytest
 import yaml
+
+from analysis.shadow_report import shadow_report
+from controller.runtime.router.mode import Mode, set_mode
 
 pytestmark = pytest.mark.e2e
 
@@ -39,7 +42,8 @@ class Processes:
             }
         )
         stock = yaml.safe_load((run_dir / "config.yaml").read_text())
-        self._configs = {"stock": stock, "ours": stock | {"router": {"attachment": "broker"}}}
+        ours = stock | {"router": {"attachment": "broker", "mode": "shadow"}}
+        self._configs = {"stock": stock, "ours": ours}
 
     def start(self, name, kind, *arguments):
         folder = self._folder / name
@@ -108,7 +112,10 @@ async def test_swap_in_and_out_under_load_without_a_failed_request(launch, tmp_p
                 await asyncio.sleep(2)
                 it.deployment.process("prefill-0").signal(15)
                 log = router / "decisions.jsonl"
-                await until(lambda: log.read_text().count('"remote"') > 20, "no traffic through it")
+                await until(lambda: log.read_text().count("would_place") > 12, "not in shadow")
+                set_mode(router, Mode.ACT)
+                await until(lambda: log.read_text().count("prefill_slack") > 30, "not acting")
+                report = shadow_report(log.read_text().splitlines())
                 # out: a worker at the stock place, then the router leaves
                 processes.start("back", "stock", "worker", "--role", "prefill", "--index", "11")
                 await asyncio.sleep(4)
@@ -117,6 +124,7 @@ async def test_swap_in_and_out_under_load_without_a_failed_request(launch, tmp_p
                 await asyncio.sleep(3)
         finally:
             processes.close()
+    assert report.requests > 12
     bad = [(i, a) for i, a in enumerate(answers) if a["status"] != 200]
     assert not bad, f"{len(bad)} of {len(answers)}: {bad[:3]}"
     assert len(answers) > 60

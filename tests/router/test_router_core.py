@@ -32,12 +32,20 @@ class FakePort:
         self.sent = []
         self.ended = 0
         self.released = []
+        self.stock = None
+        self.stock_ended = []
 
     def live(self):
         return tuple(self.workers)
 
     async def cached_tokens(self, token_ids):
         return {}
+
+    async def stock_choice(self, token_ids, request_id):
+        return self.stock
+
+    async def stock_done(self, request_id):
+        self.stock_ended.append(request_id)
 
     def open(self, worker_id, request, context):
         self.sent.append((worker_id, request))
@@ -100,6 +108,7 @@ async def breaks_after_the_answer(stopped):
 
 class Harness:
     def __init__(self, costs, port, tmp_path, policy="always_remote", **settings):
+        self.shadow = False
         self.registry = CollectorRegistry()
         self.log_path = tmp_path / "decisions.jsonl"
         self.port = port
@@ -117,6 +126,7 @@ class Harness:
             Clock(),
             RouterMetrics(self.registry, policy),
             self.log,
+            lambda: self.shadow,
         )
 
     async def run(self, prompt=100, **request):
@@ -283,3 +293,37 @@ async def test_later_rounds_of_a_session_know_their_history(harness):
     await router.run(prompt=500, **session)
     # 200 tokens are three whole blocks of 64.
     assert [r["history_tokens"] for r in router.records()] == [0, 192]
+
+
+async def test_in_shadow_stock_acts_and_the_log_says_what_would_differ(harness):
+    router = harness(policy="always_local", w1=good, w2=good)
+    router.shadow, router.port.stock = True, 2
+    assert await router.run() == [GOOD]
+    assert [worker for worker, _ in router.port.sent] == [2]
+    record = router.records()[0]
+    assert (record["place"], record["reason"]) == ("remote", "shadow_stock")
+    assert (record["would_place"], record["would_reason"]) == ("local", "always_local")
+    assert router.port.stock_ended == ["r1"]
+
+
+async def test_in_shadow_nothing_waits_at_the_router(harness):
+    router = harness(w1=hangs, settings={"prefill_timeout_s": 0.2})
+    router.shadow = True
+    waiting = [asyncio.create_task(router.run(prompt=3000)) for _ in range(3)]
+    await asyncio.sleep(0.05)
+    assert len(router.port.sent) == 3
+    await asyncio.gather(*waiting)
+
+
+async def test_in_shadow_what_no_router_may_do_is_still_not_done(harness):
+    router = harness(w1=good)
+    router.shadow = True
+    assert await router.run(sampling_options={"n": 2}) == [LOCAL]
+    router.port.workers.clear()
+    assert await router.run() == [LOCAL]
+
+
+async def test_acting_again_leaves_no_trace_of_shadow_in_the_log(harness):
+    router = harness(w1=good)
+    await router.run()
+    assert "would_place" not in router.records()[0]

@@ -10,7 +10,6 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from controller.config import DeploymentConfig, EmulatedConfig
 from controller.engine import CacheEvent, EngineSpec
@@ -18,12 +17,14 @@ from controller.runtime.clock import Clock
 from controller.runtime.dynamo_io import make_runtime
 from controller.runtime.emulated.handler import Handler
 from controller.runtime.emulated.publishers import CachePublisher, StepPublisher
-from controller.runtime.emulated.side_channel import SideChannelClient, SideChannelServer
+from controller.runtime.emulated.side_channel import Peer, SideChannelClient, SideChannelServer
 from controller.runtime.emulated.worker import EmulatedWorker, StepRecord
 from controller.runtime.resources import read_profile
 from controller.runtime.tiny_model import MAX_CONTEXT_TOKENS, visible_token_ids
 
 logger = logging.getLogger(__name__)
+
+_DRAIN_LIMIT_S = 3.0
 
 
 def engine_spec(config: EmulatedConfig, role: str) -> EngineSpec:
@@ -41,9 +42,7 @@ def engine_spec(config: EmulatedConfig, role: str) -> EngineSpec:
 
 def endpoint_path(config: DeploymentConfig, role: str) -> str:
     """Where workers of a role register."""
-    if role == "prefill":
-        return f"{config.prefill_namespace}.prefill.generate"
-    return f"{config.decode_namespace}.backend.generate"
+    return config.prefill_endpoint if role == "prefill" else config.decode_endpoint
 
 
 class EmulatedService:
@@ -59,7 +58,9 @@ class EmulatedService:
         self._endpoint = self._runtime.endpoint(endpoint_path(config, role))
         self.instance_id = int(self._endpoint.connection_id())
 
-    async def serve(self, channel: SideChannelServer, client: SideChannelClient, peer: Any) -> None:
+    async def serve(
+        self, channel: SideChannelServer, client: SideChannelClient, peer: Peer
+    ) -> None:
         """Register and serve until `shutdown`."""
         emulated = self._pool.emulated
         steps = StepPublisher(self._endpoint, self.instance_id)
@@ -78,23 +79,38 @@ class EmulatedService:
         await self._register(emulated)
         loop_task = asyncio.create_task(worker.run(), name=f"steps-{self._name}")
         loop_task.add_done_callback(_die_loudly)
-        self._write_facts(worker)
+        self._write_facts(worker, peer)
         logger.info("worker.serving name=%s instance=%x", self._name, self.instance_id)
         try:
             await self._endpoint.serve_endpoint(
                 handler.generate, graceful_shutdown=True, metrics_labels=[("role", self._role)]
             )
+            await self._drain(worker)
         finally:
             loop_task.cancel()
-            self._write_facts(worker)
+            self._write_facts(worker, peer)
+
+    async def _drain(self, worker: EmulatedWorker) -> None:
+        """Keep answering the side channel until handed-over KV has been pulled, within a bound.
+
+        A worker that leaves at once takes finished prefills with it, and their requests fail.
+        """
+        deadline = asyncio.get_running_loop().time() + _DRAIN_LIMIT_S
+        while worker.load.pinned_requests and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
 
     def shutdown(self) -> None:
         """Deregister at once; running requests may end."""
         self._runtime.shutdown()
 
-    def _write_facts(self, worker: EmulatedWorker) -> None:
-        """Who this worker was and how late the host woke it, for the launcher and reports."""
-        facts = {"instance_id": self.instance_id, "max_lag_ms": worker.max_lag_s * 1e3}
+    def _write_facts(self, worker: EmulatedWorker, peer: Peer) -> None:
+        """Who this worker is, how late the host woke it, and where to ask for its load."""
+        channel = {"host": peer.host, "port": peer.port, "engine_id": worker.engine_id}
+        facts = {
+            "instance_id": self.instance_id,
+            "max_lag_ms": worker.max_lag_s * 1e3,
+            "side_channel": channel,
+        }
         self._facts.parent.mkdir(parents=True, exist_ok=True)
         self._facts.write_text(json.dumps(facts) + "\n", encoding="utf-8")
 

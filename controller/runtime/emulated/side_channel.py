@@ -2,7 +2,8 @@
 """The KV side channel between emulated workers: what NIXL does for real ones.
 
 A decode worker renews the lease of blocks it waits for, reads what they hold, and releases
-them. One JSON object a line over TCP, request and answer alternating on a connection.
+them; whoever wants to know what an engine holds asks for its load (loads.py). One JSON object a
+line over TCP, request and answer alternating on a connection.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from controller.costs.model import CostModel
@@ -150,7 +150,7 @@ class EmulatedWorker:
             await live.first_token.wait()
 
     def answer(self, message: dict[str, Any]) -> dict[str, Any]:
-        """One side channel message: renew, read or release pinned blocks."""
+        """One side channel message: renew, read or release pinned blocks, or tell the load."""
         now_s = self._clock.now()
         request_id, op = str(message.get("request_id")), message.get("op")
         if op == "renew":
@@ -161,6 +161,8 @@ class EmulatedWorker:
             released = self._engine.release(request_id, now_s)
             self._wake.set()
             return {"ok": released}
+        if op == "load":
+            return {"ok": True, "load": asdict(self._engine.load())}
         return {"ok": False, "error": f"unknown op {op!r}"}
 
     def kv_damage(self, request_id: str) -> int:

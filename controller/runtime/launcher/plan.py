@@ -84,16 +84,7 @@ def pool_of(config: DeploymentConfig, role: Role) -> PoolConfig:
 
 def worker_endpoint(config: DeploymentConfig, role: Role) -> str:
     """Where the workers of a pool register; what stands behind a router is out of sight."""
-    if role is Role.PREFILL:
-        return f"{config.prefill_namespace}.prefill.generate"
-    return f"{config.decode_namespace}.backend.generate"
-
-
-def router_endpoint(config: DeploymentConfig) -> str:
-    """Where the router registers: a broker where the frontend looks for the prefill component,
-    a relay as a component of its own, since other models may have workers in the namespace."""
-    component = "relay" if config.router.attachment == "relay" else "prefill"
-    return f"{config.dynamo.namespace}.{component}.generate"
+    return config.prefill_endpoint if role is Role.PREFILL else config.decode_endpoint
 
 
 def _frontend(config: DeploymentConfig, python: str, env: Mapping[str, str]) -> ProcessSpec:
@@ -133,7 +124,7 @@ def _router(
         argv=(python, "-m", "controller", "router", "--config", str(run_dir / CONFIG_FILE)),
         env=env,
         restart_limit=config.router.restart_limit,
-        endpoint=router_endpoint(config),
+        endpoint=config.router_endpoint,
         instances=1,
     )
 

@@ -2,8 +2,8 @@
 """The router core: decides where each prefill runs, queues it, and forwards it.
 
 Owns: the life of one request between arrival and its hand-over, with every way it can fail.
-Does not own: how to talk to workers (`PrefillPort`), how it is attached to Dynamo (broker.py),
-the rules (controller.routing).
+Does not own: how to talk to workers (`PrefillPort`), how it is attached to Dynamo (broker.py,
+relay.py), the rules (controller.routing).
 
 A request is never lost here: whatever goes wrong before a prefill worker has answered, it is
 placed again once, and then answered "prefill locally", which every decode worker can do.
@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -27,6 +27,7 @@ from controller.runtime.router.breaker import Breaker
 from controller.runtime.router.calls import PrefillCall, PrefillStream
 from controller.runtime.router.decode_state import DecodeState, expected_binding
 from controller.runtime.router.describe import SessionHistories, describe
+from controller.runtime.router.failures import is_request_fault
 from controller.runtime.router.handover import forwarded_request, is_handover, local_answer
 from controller.runtime.router.queues import PrefillQueues, Ticket, WorkerGoneError
 from controller.runtime.router.records import (
@@ -69,6 +70,17 @@ class PrefillPort(Protocol):
         """Send a prefill to a worker; a stop of `context` reaches it."""
         ...
 
+    async def stock_choice(self, token_ids: list[int], request_id: str) -> int | None:
+        """Where Dynamo's own KV router sends this prefill; it keeps its books until `stock_done`.
+
+        None when that router is not there.
+        """
+        ...
+
+    async def stock_done(self, request_id: str) -> None:
+        """The prefill that `stock_choice` placed has ended."""
+        ...
+
     async def release(self, request: dict[str, Any], chunk: dict[str, Any]) -> None:
         """Free the KV of a hand-over that nobody will take over."""
         ...
@@ -81,7 +93,7 @@ class CoreSettings:
     max_wait_s: float
     prefill_timeout_s: float
     sticky_sessions: bool
-    """Whether the frontend returns a session to its decode worker (history counts there)."""
+    """Whether a session returns to its decode worker (history counts there)."""
 
 
 class RouterCore:
@@ -98,6 +110,7 @@ class RouterCore:
         clock: Clock,
         metrics: RouterMetrics,
         log: DecisionLog,
+        shadow: Callable[[], bool] = lambda: False,
     ) -> None:
         self._rule = rule
         self._costs = costs
@@ -108,20 +121,27 @@ class RouterCore:
         self._clock = clock
         self._metrics = metrics
         self._log = log
+        self._shadow = shadow
         self._breaker = Breaker()
         self._calls: set[asyncio.Task[None]] = set()
         self._sessions = SessionHistories()
 
     async def prefill(
-        self, request: dict[str, Any], request_id: str, context: Any, bound: int | None = None
+        self,
+        request: dict[str, Any],
+        request_id: str,
+        context: Any,
+        bound: int | None = None,
+        migrations: int = 0,
     ) -> AsyncGenerator[dict[str, Any], None]:
         """Serve the prefill leg of one request: yields what the frontend shall see.
 
         `bound` is the decode worker that will stream, when the attachment chooses it; None when
-        the frontend will (then its likely choice is assumed).
+        the frontend will (then its likely choice is assumed). `migrations` says how often the
+        attachment has moved this stream before.
         """
         arrival_s = self._clock.now()
-        task = self._task(request, request_id, arrival_s)
+        task = self._task(request, request_id, arrival_s, bound)
         record = RequestRecord(
             request_id=request_id,
             session_id=task.session_id,
@@ -129,6 +149,7 @@ class RouterCore:
             prompt_tokens=task.prompt_tokens,
             history_tokens=task.history_tokens,
             sequences=task.sequences,
+            migrations=migrations,
         )
         try:
             async with contextlib.aclosing(
@@ -154,6 +175,10 @@ class RouterCore:
             cached = await self._port.cached_tokens(token_ids)
             view = self._view(cached, failed, bound)
             record.decision = decision = decide(self._rule, task, view)
+            watching = self._shadow() and view.prefill.worker_ids and task.sequences == 1
+            if watching:
+                record.would = decision
+                record.decision = decision = await self._stock(token_ids, task, view)
             if decision.place is Place.LOCAL or decision.worker_id is None:
                 break
             record.cached_tokens = cached.get(decision.worker_id, 0)
@@ -180,6 +205,14 @@ class RouterCore:
         record.outcome = "local"
         yield local_answer()
 
+    async def _stock(self, token_ids: list[int], task: PrefillTask, view: ClusterView) -> Decision:
+        """Shadow mode: what happens without us. Least work where Dynamo's router is not there."""
+        worker_id = await self._port.stock_choice(token_ids, task.request_id)
+        ids = view.prefill.worker_ids
+        if worker_id not in ids:
+            worker_id = ids[int(np.argmin(view.prefill.queue_s))]
+        return Decision(Place.REMOTE, worker_id, DecisionReason.SHADOW_STOCK)
+
     async def _remote(
         self,
         request: dict[str, Any],
@@ -193,7 +226,9 @@ class RouterCore:
         uncached = task.prompt_tokens - cached
         predicted_s = self._costs.prefill_s(cached, uncached)
         queued_s = self._clock.now()
-        ticket = self._queues.enqueue(worker_id, uncached, predicted_s, queued_s)
+        ticket = self._queues.enqueue(
+            worker_id, uncached, predicted_s, queued_s, at_once=record.would is not None
+        )
         try:
             await asyncio.wait_for(ticket.granted, self._clock.wall(self._settings.max_wait_s))
             sent_s = self._clock.now()
@@ -206,6 +241,8 @@ class RouterCore:
                     yield chunk
         finally:
             self._queues.release(ticket, self._clock.now())
+            if record.would is not None:
+                await self._port.stock_done(task.request_id)
 
     async def _chunks(
         self, worker_id: int, request: dict[str, Any], context: Any
@@ -241,7 +278,10 @@ class RouterCore:
         except asyncio.TimeoutError:
             raise self._failure(worker_id, f"silent for {limit_s:g} s") from None
         except Exception as error:
-            raise self._failure(worker_id, f"{type(error).__name__}: {error}") from error
+            what = f"{type(error).__name__}: {error}"
+            if is_request_fault(error):  # as an answer without a hand-over: opens no breaker
+                raise PrefillFailedError(f"worker {worker_id:x}: {what}") from error
+            raise self._failure(worker_id, what) from error
 
     def _failure(self, worker_id: int, what: str) -> PrefillFailedError:
         self._breaker.failed(worker_id, self._clock.wall(self._clock.now()))
@@ -259,13 +299,15 @@ class RouterCore:
         self._queues.record_ttft(ticket.worker_id, now_s, ttft_s)
         self._queues.release(ticket, now_s)
 
-    def _task(self, request: dict[str, Any], request_id: str, arrival_s: float) -> PrefillTask:
+    def _task(
+        self, request: dict[str, Any], request_id: str, arrival_s: float, bound: int | None
+    ) -> PrefillTask:
         history = 0
         if self._settings.sticky_sessions:
             token_ids = request.get("token_ids") or []
             session = describe(request, request_id, arrival_s, 0).session_id
-            history = self._sessions.history_tokens(session, token_ids)
-            self._sessions.note(session, token_ids)
+            history = self._sessions.history_tokens(session, token_ids, bound)
+            self._sessions.note(session, token_ids, bound)
         return describe(request, request_id, arrival_s, history)
 
     def _view(self, cached: dict[int, int], failed: set[int], bound: int | None) -> ClusterView:

@@ -12,6 +12,7 @@ from typing import Any
 from controller.types import PrefillTask
 
 _BLOCK_TOKENS = 64
+_NOTHING: tuple[int | None, array[int]] = (None, array("I"))
 
 
 def session_id(request: dict[str, Any]) -> str | None:
@@ -41,18 +42,21 @@ class SessionHistories:
     """How much of a prompt an earlier round of the same session had already, in tokens.
 
     Keeps chained block checksums, not tokens, of the latest prompt of at most `capacity`
-    sessions; the least recently used goes first (`evicted` counts them).
+    sessions; the least recently used goes first (`evicted` counts them). `holder` is the decode
+    worker that has the KV; None where the attachment does not choose it.
     """
 
     def __init__(self, capacity: int = 10_000) -> None:
         self._capacity = capacity
-        self._blocks: OrderedDict[str, array[int]] = OrderedDict()
+        self._blocks: OrderedDict[str, tuple[int | None, array[int]]] = OrderedDict()
         self.evicted = 0
 
-    def history_tokens(self, session: str | None, token_ids: Sequence[int]) -> int:
-        """Length of the common block-aligned prefix with the session's last prompt."""
-        known = self._blocks.get(session) if session else None
-        if known is None:
+    def history_tokens(
+        self, session: str | None, token_ids: Sequence[int], holder: int | None = None
+    ) -> int:
+        """Length of the common block-aligned prefix with the last prompt that `holder` has."""
+        known_holder, known = self._blocks.get(session, _NOTHING) if session else _NOTHING
+        if known_holder != holder:
             return 0
         matched = 0
         for ours, theirs in zip(_checksums(token_ids), known, strict=False):
@@ -61,11 +65,13 @@ class SessionHistories:
             matched += 1
         return matched * _BLOCK_TOKENS
 
-    def note(self, session: str | None, token_ids: Sequence[int]) -> None:
-        """Remember the session's latest prompt."""
+    def note(
+        self, session: str | None, token_ids: Sequence[int], holder: int | None = None
+    ) -> None:
+        """Remember the session's latest prompt, and where it is."""
         if not session:
             return
-        self._blocks[session] = _checksums(token_ids)
+        self._blocks[session] = (holder, _checksums(token_ids))
         self._blocks.move_to_end(session)
         while len(self._blocks) > self._capacity:
             self._blocks.popitem(last=False)

@@ -1,15 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
 """The hand-over contract between a prefill and its decode leg, as the router must keep it.
 
-Owns: what an answer to the frontend may look like, and what a usable prefill result is.
+Owns: what an answer to the frontend may look like, what a usable prefill result is and for how
+long it is one.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 BYPASS_ANNOTATION = "x-bypass-remote-prefill"
 """Tells a decode worker to serve the request whole; its aborts then take effect at once."""
+
+
+_OWN_ROUTING = (
+    "backend_instance_id",
+    "decode_worker_id",
+    "prefill_worker_id",
+    "dp_rank",
+    "prefill_dp_rank",
+    "decode_dp_rank",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KvLease:
+    """How long the prefill engine keeps handed-over KV, and how much of that is not used.
+
+    Blocks of an ended lease are reused without a word: a decode leg that comes after it answers
+    with another prompt's KV.
+    """
+
+    lease_s: float
+    margin_s: float
+
+    def usable(self, age_s: float) -> bool:
+        """Whether a hand-over of this age may still get its decode leg."""
+        return age_s < self.lease_s - self.margin_s
 
 
 def local_answer() -> dict[str, Any]:
@@ -44,10 +72,24 @@ def decode_request(request: dict[str, Any], chunk: dict[str, Any]) -> dict[str, 
     return {**request, "prefill_result": result}
 
 
+def unrouted_request(request: dict[str, Any]) -> dict[str, Any]:
+    """A front door's request without what names the front door's own instance and DP ranks."""
+    routing = request.get("routing")
+    if not routing:
+        return request
+    kept = {key: value for key, value in routing.items() if key not in _OWN_ROUTING}
+    return {**request, "routing": kept}
+
+
+def prefill_request(request: dict[str, Any]) -> dict[str, Any]:
+    """The prefill leg of a request, as the stock frontend makes it: one token, the rest as is."""
+    stop = {**(request.get("stop_conditions") or {}), "max_tokens": 1}
+    return {**request, "stop_conditions": stop}
+
+
 def release_request(request: dict[str, Any], chunk: dict[str, Any]) -> dict[str, Any]:
     """A decode leg whose only purpose is to be cancelled, which frees the prefill's blocks."""
-    stop = {**(request.get("stop_conditions") or {}), "max_tokens": 1}
-    return {**decode_request(request, chunk), "stop_conditions": stop}
+    return prefill_request(decode_request(request, chunk))
 
 
 def forwarded_request(request: dict[str, Any], worker_id: int) -> dict[str, Any]:

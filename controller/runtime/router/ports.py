@@ -12,9 +12,12 @@ from typing import Any
 
 from controller.runtime.dynamo_io import chunk_data
 from controller.runtime.router.decode_state import PassReport
+from controller.runtime.router.failures import is_break
 from controller.runtime.router.handover import release_request
 
 logger = logging.getLogger(__name__)
+
+_THREAD_END_S = 2.0
 
 
 class PrefixIndex:
@@ -52,6 +55,25 @@ class PrefixIndex:
             hits[row["worker_id"]] = max(hits.get(row["worker_id"], 0), tokens)
         return hits
 
+    async def choose(self, token_ids: list[int], request_id: str) -> int | None:
+        """The worker that Dynamo's KV router chooses, booked for `request_id`; None without it."""
+        if self._router is None or self._broken:
+            return None
+        try:
+            worker_id, _, _ = await self._router.best_worker(token_ids, request_id=request_id)
+        except Exception as error:
+            self._give_up(error)
+            return None
+        return int(worker_id)
+
+    async def done(self, request_id: str) -> None:
+        """Take a `choose` off the books."""
+        if self._router is not None and not self._broken:
+            try:
+                await self._router.free(request_id)
+            except Exception as error:
+                logger.debug("router.stock_books error=%s", error)
+
     async def _build(self) -> None:
         from dynamo.llm import KvRouter, KvRouterConfig
 
@@ -72,12 +94,19 @@ class PrefixIndex:
 class DynamoStream:
     """A request on one worker, under a context of its own that follows the client's."""
 
-    def __init__(self, client: Any, worker_id: int, request: dict[str, Any], context: Any) -> None:
+    def __init__(
+        self,
+        client: Any,
+        worker_id: int,
+        request: dict[str, Any],
+        context: Any,
+        leg_id: str | None = None,
+    ) -> None:
         self._client = client
         self._worker_id = worker_id
         self._request = request
         self._parent = context
-        self._context = context.detached(context.id())
+        self._context = context.detached(leg_id or context.id())
 
     def stop(self) -> None:
         self._context.stop_generating()
@@ -117,20 +146,32 @@ class DynamoPrefillPort:
     async def cached_tokens(self, token_ids: list[int]) -> dict[int, int]:
         return await self._index.cached_tokens(token_ids)
 
+    async def stock_choice(self, token_ids: list[int], request_id: str) -> int | None:
+        return await self._index.choose(token_ids, request_id)
+
+    async def stock_done(self, request_id: str) -> None:
+        await self._index.done(request_id)
+
     def open(self, worker_id: int, request: dict[str, Any], context: Any) -> DynamoStream:
         return DynamoStream(self._prefill, worker_id, request, context)
 
     async def release(self, request: dict[str, Any], chunk: dict[str, Any]) -> None:
         """Send the decode leg and cancel it at once: the engine then frees the blocks."""
+        error: Exception = RuntimeError("no decode worker to release the KV through")
+        for worker_id in self._decode.instance_ids():
+            try:
+                return await self._cancelled_leg(worker_id, release_request(request, chunk))
+            except Exception as failure:
+                if not is_break(failure):
+                    raise
+                error = failure  # dead but still listed; another one can do it
+        raise error
+
+    async def _cancelled_leg(self, worker_id: int, request: dict[str, Any]) -> None:
         from dynamo.runtime import Context
 
-        workers = self._decode.instance_ids()
-        if not workers:
-            raise RuntimeError("no decode worker to release the KV through")
         context = Context()
-        stream = await self._decode.direct(
-            release_request(request, chunk), workers[0], context=context
-        )
+        stream = await self._decode.direct(request, worker_id, context=context)
         context.stop_generating()
         async for _ in stream:
             pass
@@ -151,8 +192,9 @@ class PassReports:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop receiving."""
+        """Stop receiving; a thread still inside Dynamo would abort the ending interpreter."""
         self._subscriber.shutdown()
+        self._thread.join(_THREAD_END_S)
 
     def _receive(self) -> None:
         while True:

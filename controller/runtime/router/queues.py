@@ -55,11 +55,14 @@ class _WorkerQueue:
                 continue
             if not self.bound.admits(self.in_flight_tokens(), head.uncached_tokens):
                 return
-            self.waiting.popleft()
-            if not self.running:
-                self.busy_since_s = now_s
-            self.running[head] = None
-            head.granted.set_result(None)
+            self.run(self.waiting.popleft(), now_s)
+
+    def run(self, ticket: Ticket, now_s: float) -> None:
+        """Grant one."""
+        if not self.running:
+            self.busy_since_s = now_s
+        self.running[ticket] = None
+        ticket.granted.set_result(None)
 
     def predicted_s(self, now_s: float) -> float:
         """Predicted work: what runs, less the time it has run, and what waits."""
@@ -106,15 +109,27 @@ class PrefillQueues:
             self._queues[worker_id] = _WorkerQueue(self._bound, self._window_s)
 
     def enqueue(
-        self, worker_id: int, uncached_tokens: int, predicted_s: float, now_s: float
+        self,
+        worker_id: int,
+        uncached_tokens: int,
+        predicted_s: float,
+        now_s: float,
+        *,
+        at_once: bool = False,
     ) -> Ticket:
-        """Join a worker's queue; `ticket.granted` resolves when the prefill may be sent."""
+        """Join a worker's queue; `ticket.granted` resolves when the prefill may be sent.
+
+        `at_once` books it without waiting, whatever is in flight (shadow mode).
+        """
         queue = self._queues.get(worker_id)
         if queue is None:
             raise WorkerGoneError(f"worker {worker_id:x} left")
         ticket = Ticket(worker_id, uncached_tokens, predicted_s, now_s)
-        queue.waiting.append(ticket)
-        queue.pump(now_s)
+        if at_once:
+            queue.run(ticket, now_s)
+        else:
+            queue.waiting.append(ticket)
+            queue.pump(now_s)
         return ticket
 
     def release(self, ticket: Ticket, now_s: float) -> None:

@@ -22,7 +22,10 @@ _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0)
 
 @dataclass(slots=True)
 class RequestRecord:
-    """One request through the router; times are emulated milliseconds. No prompt text."""
+    """One prefill through the router; times are emulated milliseconds. No prompt text.
+
+    A request has one record, and one more for each time a relay moved its stream.
+    """
 
     request_id: str
     session_id: str | None
@@ -31,11 +34,15 @@ class RequestRecord:
     history_tokens: int
     sequences: int
     decision: Decision | None = None
+    would: Decision | None = None
+    """Shadow mode: the decision that only the log knows."""
     cached_tokens: int | None = None
     queue_ms: float | None = None
     prefill_ms: float | None = None
     predicted_ms: float | None = None
     reroutes: int = 0
+    migrations: int = 0
+    """How often the stream had been moved to another decode worker before this prefill."""
     outcome: str = "cancelled"
     """handed_over, local, failed, or cancelled when nobody waited for the answer."""
 
@@ -43,6 +50,13 @@ class RequestRecord:
         """Flat and JSON-ready."""
         row = asdict(self)
         decision = row.pop("decision")
+        del row["would"]
+        if self.would is not None:
+            row |= {
+                "would_place": self.would.place.value,
+                "would_worker_id": self.would.worker_id,
+                "would_reason": self.would.reason.value,
+            }
         if self.decision is not None:
             row |= {
                 "place": self.decision.place.value,
@@ -84,15 +98,23 @@ class RouterMetrics:
         self._policy = policy
         self._decisions = Counter(
             f"{prefix}route_decisions",
-            "Prefills placed, by place, reason and policy; sums to the requests.",
+            "Prefills placed, by place, reason and policy; sums to requests plus migrations.",
             ("decision", "reason", "policy"),
             registry=registry,
         )
         self._outcomes = Counter(
-            f"{prefix}requests", "Requests by how they ended.", ("outcome",), registry=registry
+            f"{prefix}requests",
+            "Prefills by how they ended; a migrated stream has one more for each migration.",
+            ("outcome",),
+            registry=registry,
         )
         self._reroutes = Counter(
             f"{prefix}reroutes", "Prefills decided again after a failure.", registry=registry
+        )
+        self._migrations = Counter(
+            f"{prefix}migrations",
+            "Streams that a relay moved to another decode worker.",
+            registry=registry,
         )
         self._queue = Histogram(
             f"{prefix}queue_wait_seconds",
@@ -111,6 +133,10 @@ class RouterMetrics:
     def gauge(self, name: str, help_text: str, read: Callable[[], float]) -> None:
         """A gauge that is read when it is scraped."""
         Gauge(f"dynamo_equilibrium_{name}", help_text, registry=self._registry).set_function(read)
+
+    def migrated(self) -> None:
+        """Count one stream that goes on at another decode worker."""
+        self._migrations.inc()
 
     def observe(self, record: RequestRecord) -> None:
         """Count one finished request."""

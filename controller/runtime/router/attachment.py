@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a router process needs whatever its attachment: runtime, core, metrics, log, discovery.
+
+Owns: making these, following discovery and ForwardPassMetrics, waiting for the workers' model
+card, telling where the metrics are. Does not own: what is registered with Dynamo and how a
+request is answered (broker.py, relay.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from prometheus_client import CollectorRegistry, start_http_server
+
+from controller.config import DeploymentConfig
+from controller.errors import UserError
+from controller.routing.inflight import InFlightBound
+from controller.routing.registry import PLACEMENTS
+from controller.runtime.clock import Clock
+from controller.runtime.dynamo_io import make_runtime
+from controller.runtime.resources import read_profile
+from controller.runtime.router.core import CoreSettings, RouterCore
+from controller.runtime.router.decode_state import DecodeState, PassReport
+from controller.runtime.router.mode import Mode, ModeFile
+from controller.runtime.router.ports import (
+    DynamoPrefillPort,
+    PassReports,
+    PrefixIndex,
+    read_cards,
+)
+from controller.runtime.router.queues import PrefillQueues
+from controller.runtime.router.records import DecisionLog, RouterMetrics
+
+logger = logging.getLogger(__name__)
+
+_CARD_WAIT_S = 30.0
+_SYNC_PERIOD_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What `RouterProcess.start` has made."""
+
+    runtime: Any
+    core: RouterCore
+    prefill_port: DynamoPrefillPort
+    prefill_client: Any
+    decode_client: Any
+    card: dict[str, Any]
+    """The model card to mirror."""
+    block_size: int
+
+
+class RouterProcess:
+    """One router process, up to what it registers. `start` and `close` once each."""
+
+    def __init__(self, config: DeploymentConfig, run_dir: Path) -> None:
+        self.config = config
+        self.clock = Clock(config.time_scale)
+        self._run_dir = run_dir
+        self._mode = ModeFile(run_dir, Mode(config.router.mode))
+        self._registry = CollectorRegistry()
+        self.metrics = RouterMetrics(self._registry, config.router.policy)
+        self._decode = DecodeState(config.router.window_s)
+        bound = InFlightBound(config.router.max_num_batched_tokens)
+        self._queues = PrefillQueues(bound, config.router.window_s)
+        self._closing: list[Callable[[], Any]] = []
+
+    async def start(
+        self,
+        card_of: Sequence[str],
+        sticky_sessions: bool,
+        on_report: Callable[[PassReport], None] = lambda report: None,
+    ) -> Parts:
+        """Connect to both pools; SIGTERM and SIGINT shut the runtime down from here on.
+
+        `card_of` names endpoints in order of preference: the first that has a worker gives the
+        model card. `on_report` gets every forward pass of a decode worker.
+        """
+        config = self.config
+        runtime = make_runtime(config.dynamo)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, runtime.shutdown)
+        prefill = runtime.endpoint(config.prefill_endpoint)
+        decode = runtime.endpoint(config.decode_endpoint)
+        decode_client = await decode.client()
+        card = await self._card(runtime, card_of)
+        block_size = int(card.get("kv_cache_block_size") or 64)
+        prefill_client = await prefill.client()
+        port = DynamoPrefillPort(prefill_client, decode_client, PrefixIndex(prefill, block_size))
+
+        def observe(report: PassReport) -> None:
+            self._decode.observe(report, self.clock.now())
+            on_report(report)
+
+        reports = PassReports(decode, observe)
+        log = DecisionLog(self._run_dir / "decisions.jsonl")
+        self._closing += [reports.close, log.close]
+        self.keep(self._sync(port, decode_client))
+        self._export(port)
+        return Parts(
+            runtime=runtime,
+            core=self._core(port, log, sticky_sessions),
+            prefill_port=port,
+            prefill_client=prefill_client,
+            decode_client=decode_client,
+            card=card,
+            block_size=block_size,
+        )
+
+    def announce(self, instance_id: int) -> None:
+        """Open the metrics port and say where, for the operator and the launcher."""
+        router = self.config.router
+        server, _ = start_http_server(
+            router.metrics_port, addr="127.0.0.1", registry=self._registry
+        )
+        facts = {"instance_id": instance_id, "metrics_port": server.server_port}
+        (self._run_dir / "router.json").write_text(json.dumps(facts) + "\n", encoding="utf-8")
+        logger.info(
+            "router.serving attachment=%s instance=%x policy=%s metrics=http://127.0.0.1:%d/metrics",
+            router.attachment,
+            instance_id,
+            router.policy,
+            server.server_port,
+        )
+
+    def keep(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run something beside the serving until `close`."""
+        self._closing.append(asyncio.create_task(coroutine).cancel)
+
+    def close(self) -> None:
+        """Stop following and writing."""
+        for close in self._closing:
+            close()
+
+    def _core(self, port: DynamoPrefillPort, log: DecisionLog, sticky_sessions: bool) -> RouterCore:
+        router = self.config.router
+        costs = read_profile(router.profile).cost_model()
+        slo = self.config.slo.value()
+        rule = PLACEMENTS[router.policy](costs, slo, router.params(), Random(router.seed))
+        settings = CoreSettings(
+            max_wait_s=router.max_wait_s,
+            prefill_timeout_s=router.prefill_timeout_s,
+            sticky_sessions=sticky_sessions,
+        )
+        return RouterCore(
+            rule,
+            costs,
+            settings,
+            port,
+            self._queues,
+            self._decode,
+            self.clock,
+            self.metrics,
+            log,
+            lambda: self._mode.shadow,
+        )
+
+    async def _sync(self, port: DynamoPrefillPort, decode_client: Any) -> None:
+        """Follow discovery also while no request comes in, so that waiters learn of a death."""
+        while True:
+            self._mode.refresh()
+            self._queues.sync(port.live())
+            self._decode.sync(decode_client.instance_ids())
+            await asyncio.sleep(_SYNC_PERIOD_S)
+
+    async def _card(self, runtime: Any, card_of: Sequence[str]) -> dict[str, Any]:
+        from dynamo.llm import FpmEventSubscriber
+
+        subscribers = [FpmEventSubscriber(runtime.endpoint(path)) for path in card_of]
+        for subscriber in subscribers:
+            subscriber.start_tracking()
+        try:
+            deadline = asyncio.get_running_loop().time() + _CARD_WAIT_S
+            while True:
+                for subscriber in subscribers:
+                    cards = read_cards(subscriber)
+                    if cards:
+                        return next(iter(cards.values()))
+                if asyncio.get_running_loop().time() > deadline:
+                    raise UserError(
+                        f"no worker registered a model card within {_CARD_WAIT_S:g} s at "
+                        f"{' or '.join(card_of)}; start the workers, or check dynamo.namespace "
+                        "and the router's private namespaces"
+                    )
+                await asyncio.sleep(0.1)
+        finally:
+            for subscriber in subscribers:
+                subscriber.shutdown()
+
+    def _export(self, port: DynamoPrefillPort) -> None:
+        now = self.clock.now
+        for name, text, read in (
+            ("prefill_workers", "Live prefill workers.", lambda: len(port.live())),
+            ("queue_waiting", "Prefills held back at the router.", self._queues.waiting),
+            ("prefills_in_flight", "Prefills sent, not finished.", self._queues.in_flight),
+            (
+                "queue_oldest_age_seconds",
+                "Age of the oldest unfinished prefill.",
+                lambda: self._queues.oldest_age_s(now()),
+            ),
+        ):
+            self.metrics.gauge(name, text, read)
