@@ -221,7 +221,10 @@ class RouterCore:
         record: RequestRecord,
         context: Any,
     ) -> AsyncGenerator[dict[str, Any], None]:
-        """Queue, send, and pass on the chunks of one remote prefill."""
+        """Queue, send, and pass on the chunks of one remote prefill.
+
+        Left before its end, for whatever reason, the call releases what the worker hands over.
+        """
         cached = min(record.cached_tokens or 0, task.prompt_tokens - 1)
         uncached = task.prompt_tokens - cached
         predicted_s = self._costs.prefill_s(cached, uncached)
@@ -229,53 +232,63 @@ class RouterCore:
         ticket = self._queues.enqueue(
             worker_id, uncached, predicted_s, queued_s, at_once=record.would is not None
         )
+        call: PrefillCall | None = None
         try:
             await asyncio.wait_for(ticket.granted, self._clock.wall(self._settings.max_wait_s))
             sent_s = self._clock.now()
             record.queue_ms = (sent_s - queued_s) * 1e3
             record.predicted_ms = predicted_s * 1e3
-            chunks = self._chunks(worker_id, request, context)
-            async with contextlib.aclosing(chunks):
+            call = self._send(worker_id, request, context)
+            async with contextlib.aclosing(self._chunks(call, worker_id)) as chunks:
                 async for chunk in chunks:
                     self._finished(ticket, task, record, sent_s)
                     yield chunk
         finally:
-            self._queues.release(ticket, self._clock.now())
+            self._leave(call, ticket)
             if record.would is not None:
                 await self._port.stock_done(task.request_id)
 
-    async def _chunks(
-        self, worker_id: int, request: dict[str, Any], context: Any
-    ) -> AsyncGenerator[dict[str, Any], None]:
-        """The worker's chunks; anything but a usable hand-over first is a PrefillFailedError.
-
-        Left before its end, for whatever reason, the call releases what the worker hands over.
-        """
+    def _send(self, worker_id: int, request: dict[str, Any], context: Any) -> PrefillCall:
         stream = self._port.open(worker_id, forwarded_request(request, worker_id), context)
         call = PrefillCall(stream, lambda chunk: self._port.release(request, chunk))
         self._calls.add(call.task)
         call.task.add_done_callback(self._calls.discard)
-        try:
-            first = True
-            while (chunk := await self._next(call, worker_id)) is not None:
-                if first and not is_handover(chunk):
-                    # It answered, so it is alive: bad input or a refusal opens no breaker.
-                    raise PrefillFailedError(f"worker {worker_id:x}: answer has no hand-over")
-                first = False
-                self._breaker.succeeded(worker_id)
-                yield chunk
-            if first:
-                raise self._failure(worker_id, "ended without an answer")
-        finally:
-            call.abandon()
+        return call
+
+    def _leave(self, call: PrefillCall | None, ticket: Ticket) -> None:
+        """Give the place back; a prefill that is left to itself keeps it until it has ended."""
+        if call is not None:
+            call.abandon(self._clock.wall(self._settings.prefill_timeout_s))
             if not call.task.done():
                 self._calls.add(call.task)
+            if call.runs_on:
+                call.task.add_done_callback(
+                    lambda task: self._queues.release(ticket, self._clock.now())
+                )
+                return
+        self._queues.release(ticket, self._clock.now())
+
+    async def _chunks(
+        self, call: PrefillCall, worker_id: int
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """The worker's chunks; anything but a usable hand-over first is a PrefillFailedError."""
+        first = True
+        while (chunk := await self._next(call, worker_id)) is not None:
+            if first and not is_handover(chunk):
+                # It answered, so it is alive: bad input or a refusal opens no breaker.
+                raise PrefillFailedError(f"worker {worker_id:x}: answer has no hand-over")
+            first = False
+            self._breaker.succeeded(worker_id)
+            yield chunk
+        if first:
+            raise self._failure(worker_id, "ended without an answer")
 
     async def _next(self, call: PrefillCall, worker_id: int) -> dict[str, Any] | None:
         limit_s = self._clock.wall(self._settings.prefill_timeout_s)
         try:
             return await call.next(limit_s)
         except asyncio.TimeoutError:
+            call.abandon()
             raise self._failure(worker_id, f"silent for {limit_s:g} s") from None
         except Exception as error:
             what = f"{type(error).__name__}: {error}"

@@ -194,6 +194,7 @@ class StreamRelay:
         live = self._decode.live()
         if not live:
             raise unavailable("no decode worker is registered")
+        self._loads.forget_all_but(live)
         usable = self._breaker.usable(live, self._wall_s())
         candidates = (
             [w for w in usable if w not in life.broken]
@@ -225,8 +226,8 @@ class StreamRelay:
     ) -> tuple[dict[str, Any], float] | None:
         """The prefill's answer and the earliest time it can have been given; None: nobody waits.
 
-        The leg has a context of its own, which does not follow the client's: a stop reaches the
-        worker by this request being given up, so that the core does not take it for a failure.
+        The leg has a context of its own, which does not follow the client's: this request is
+        given up instead, and the core sees to what the worker still hands over (calls.py).
         """
         chunks = self._core.prefill(
             prefill_request(request),
@@ -236,6 +237,7 @@ class StreamRelay:
             migrations=life.answer.migrations,
         )
         first = asyncio.ensure_future(anext(chunks))
+        taken = False
         try:
             while True:
                 asked_s = self._clock.now()
@@ -243,21 +245,22 @@ class StreamRelay:
                     {first, life.stopped}, timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED
                 )
                 if first.done():
+                    taken = True
                     return first.result(), asked_s
                 if life.stopped.done():
                     return None
         finally:
-            self._spawn(self._finish(first, chunks, request))
+            self._spawn(self._finish(None if taken else first, chunks, request))
 
     async def _finish(
         self,
-        first: asyncio.Future[dict[str, Any]],
+        unwanted: asyncio.Future[dict[str, Any]] | None,
         chunks: AsyncGenerator[dict[str, Any], None],
         request: dict[str, Any],
     ) -> None:
-        """Read a prefill to its end; one that nobody waits for is given up, and released."""
-        if not first.done():
-            answer = await _given_up(first)
+        """Read a prefill to its end; an answer that nobody waits for is given up, or released."""
+        if unwanted is not None:
+            answer = await _given_up(unwanted)
             if answer is not None and is_handover(answer):
                 await self._release(request, answer)
         with contextlib.suppress(Exception):
