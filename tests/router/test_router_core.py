@@ -159,7 +159,7 @@ async def test_a_remote_prefill_is_passed_on_and_its_unknown_fields_too(harness)
     assert await router.run(routing={"dp_rank": 3, "priority_jump": 2.0}) == [GOOD]
     _, sent = router.port.sent[0]
     assert sent["extra_args"] == {"keep": "me"}
-    assert sent["routing"] == {"dp_rank": 0, "priority_jump": 2.0, "prefill_worker_id": 1}
+    assert sent["routing"] == {"priority_jump": 2.0, "prefill_worker_id": 1}
     assert router.decisions() == {("remote", "least_loaded"): 1.0}
     assert router.records()[0]["outcome"] == "handed_over"
 

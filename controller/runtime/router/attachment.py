@@ -29,6 +29,7 @@ from controller.runtime.dynamo_io import make_runtime
 from controller.runtime.resources import read_profile
 from controller.runtime.router.core import CoreSettings, RouterCore
 from controller.runtime.router.decode_state import DecodeState, PassReport
+from controller.runtime.router.handover import unsupported_backend
 from controller.runtime.router.mode import Mode, ModeFile
 from controller.runtime.router.ports import (
     DynamoPrefillPort,
@@ -94,6 +95,8 @@ class RouterProcess:
         decode = runtime.endpoint(config.decode_endpoint)
         decode_client = await decode.client()
         card = await self._card(runtime, card_of)
+        if (why := unsupported_backend(card)) is not None:
+            raise UserError(why)
         block_size = int(card.get("kv_cache_block_size") or 64)
         prefill_client = await prefill.client()
         port = DynamoPrefillPort(prefill_client, decode_client, PrefixIndex(prefill, block_size))

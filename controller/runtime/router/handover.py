@@ -95,12 +95,24 @@ def release_request(request: dict[str, Any], chunk: dict[str, Any]) -> dict[str,
 def forwarded_request(request: dict[str, Any], worker_id: int) -> dict[str, Any]:
     """The request as the chosen prefill worker must see it; unknown fields pass untouched.
 
-    The routing block names the router's own instance and DP rank, which mean nothing to the
-    worker behind it.
+    The routing block names the router's own instance and DP ranks; a worker with several ranks
+    balances them itself when none is named.
     """
-    routing = dict(request.get("routing") or {})
-    routing["prefill_worker_id"] = worker_id
-    for rank in ("dp_rank", "prefill_dp_rank"):
-        if routing.get(rank) is not None:
-            routing[rank] = 0
-    return {**request, "routing": routing}
+    routing = unrouted_request(request).get("routing") or {}
+    return {**request, "routing": {**routing, "prefill_worker_id": worker_id}}
+
+
+def unsupported_backend(card: dict[str, Any]) -> str | None:
+    """Why a router cannot stand between the workers of this model card; None if it can.
+
+    SGLang's prefill and decode workers meet over a bootstrap channel and are dispatched
+    together: a router that waits for the prefill first would wait for ever.
+    """
+    endpoint = (card.get("runtime_config") or {}).get("disaggregated_endpoint") or {}
+    if endpoint.get("bootstrap_host") is None and endpoint.get("bootstrap_port") is None:
+        return None
+    return (
+        "the workers' model card names a bootstrap endpoint (SGLang): its prefill and decode legs "
+        "are dispatched together, which this router does not support; leave them behind the stock "
+        "frontend (router.attachment: none)"
+    )
