@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint test-fast clean
+.PHONY: demo test lint test-fast test-real-engine clean
 
 demo: $(VENV)/.installed
 	$(BIN)/equilibrium demo
@@ -14,6 +14,10 @@ test: $(VENV)/.tested-with lint
 
 test-fast: $(VENV)/.tested-with
 	$(BIN)/python -m pytest -m "unit or integration"
+
+# A real vLLM on the CPU, EQUILIBRIUM_REAL_ENGINE (default .venv-vllm); needs a machine that is idle.
+test-real-engine: $(VENV)/.tested-with
+	$(BIN)/python -m pytest -m real_engine
 
 lint: $(VENV)/.tested-with
 	$(BIN)/ruff check .

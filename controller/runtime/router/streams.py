@@ -238,15 +238,18 @@ class StreamRelay:
         )
         first = asyncio.ensure_future(anext(chunks))
         taken = False
+        asked_s = self._clock.now()
         try:
             while True:
-                asked_s = self._clock.now()
+                # A process that was frozen sees the look's time-out before the answer has come up
+                # through its tasks, so the answer may date from the look before this one.
+                before_s, asked_s = asked_s, self._clock.now()
                 await asyncio.wait(
                     {first, life.stopped}, timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED
                 )
                 if first.done():
                     taken = True
-                    return first.result(), asked_s
+                    return first.result(), before_s
                 if life.stopped.done():
                     return None
         finally:
