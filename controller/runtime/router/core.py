@@ -26,7 +26,7 @@ from controller.runtime.clock import Clock
 from controller.runtime.router.breaker import Breaker
 from controller.runtime.router.calls import PrefillCall, PrefillStream
 from controller.runtime.router.decode_state import DecodeState, expected_binding
-from controller.runtime.router.describe import SessionHistories, describe
+from controller.runtime.router.describe import SessionHistories, describe, session_id
 from controller.runtime.router.failures import is_request_fault
 from controller.runtime.router.handover import forwarded_request, is_handover, local_answer
 from controller.runtime.router.queues import PrefillQueues, Ticket, WorkerGoneError
@@ -318,9 +318,7 @@ class RouterCore:
         history = 0
         if self._settings.sticky_sessions:
             token_ids = request.get("token_ids") or []
-            session = describe(request, request_id, arrival_s, 0).session_id
-            history = self._sessions.history_tokens(session, token_ids, bound)
-            self._sessions.note(session, token_ids, bound)
+            history = self._sessions.follow(session_id(request), token_ids, bound)
         return describe(request, request_id, arrival_s, history)
 
     def _view(self, cached: dict[int, int], failed: set[int], bound: int | None) -> ClusterView:

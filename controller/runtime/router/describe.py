@@ -51,31 +51,33 @@ class SessionHistories:
         self._blocks: OrderedDict[str, tuple[int | None, array[int]]] = OrderedDict()
         self.evicted = 0
 
-    def history_tokens(
+    def follow(
         self, session: str | None, token_ids: Sequence[int], holder: int | None = None
     ) -> int:
-        """Length of the common block-aligned prefix with the last prompt that `holder` has."""
-        known_holder, known = self._blocks.get(session, _NOTHING) if session else _NOTHING
-        if known_holder != holder:
-            return 0
-        matched = 0
-        for ours, theirs in zip(_checksums(token_ids), known, strict=False):
-            if ours != theirs:
-                break
-            matched += 1
-        return matched * _BLOCK_TOKENS
+        """Length of the common block-aligned prefix with the last prompt that `holder` has.
 
-    def note(
-        self, session: str | None, token_ids: Sequence[int], holder: int | None = None
-    ) -> None:
-        """Remember the session's latest prompt, and where it is."""
+        From now on this prompt is the session's last one, and `holder` has it.
+        """
         if not session:
-            return
-        self._blocks[session] = (holder, _checksums(token_ids))
+            return 0
+        ours = _checksums(token_ids)
+        known_holder, known = self._blocks.get(session, _NOTHING)
+        self._blocks[session] = (holder, ours)
         self._blocks.move_to_end(session)
         while len(self._blocks) > self._capacity:
             self._blocks.popitem(last=False)
             self.evicted += 1
+        return _common(ours, known) * _BLOCK_TOKENS if known_holder == holder else 0
+
+
+def _common(ours: Sequence[int], theirs: Sequence[int]) -> int:
+    """Length of the common prefix, in blocks."""
+    matched = 0
+    for one, other in zip(ours, theirs, strict=False):
+        if one != other:
+            break
+        matched += 1
+    return matched
 
 
 def _checksums(token_ids: Sequence[int]) -> array[int]:
