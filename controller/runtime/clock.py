@@ -21,6 +21,10 @@ class Clock:
         """Emulated monotonic seconds, comparable between processes of one machine."""
         return time.monotonic() / self.scale
 
+    def wall_now(self) -> float:
+        """Wall monotonic seconds, for what concerns processes and not the emulated work."""
+        return time.monotonic()
+
     def wall(self, emulated_s: float) -> float:
         """The wall seconds that `emulated_s` take."""
         return emulated_s * self.scale

@@ -14,7 +14,7 @@ from controller.routing.registry import PLACEMENTS
 from controller.runtime.clock import Clock
 from controller.runtime.router.core import CoreSettings, RouterCore
 from controller.runtime.router.decode_state import DecodeState
-from controller.runtime.router.queues import PrefillQueues
+from controller.runtime.router.queues import PrefillQueues, WorkerGoneError
 from controller.runtime.router.records import DecisionLog, RouterMetrics
 from controller.types import RoutingParams, Slo
 
@@ -351,3 +351,15 @@ async def test_acting_again_leaves_no_trace_of_shadow_in_the_log(harness):
     router = harness(w1=good)
     await router.run()
     assert "would_place" not in router.records()[0]
+
+
+async def test_in_shadow_stocks_books_are_closed_also_when_the_worker_has_just_left(harness):
+    router = harness(w1=good)
+    router.shadow, router.port.stock = True, 1
+
+    def gone(*args, **kwargs):
+        raise WorkerGoneError("left")
+
+    router.queues.enqueue = gone
+    assert await router.run() == [LOCAL]
+    assert router.port.stock_ended == ["r1"]

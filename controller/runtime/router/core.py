@@ -201,6 +201,9 @@ class RouterCore:
                 failed.add(decision.worker_id)
                 record.reroutes = attempt + 1
                 record.decision = _fallback(decision, DecisionReason.PREFILL_FAILED)
+            finally:
+                if watching:
+                    await self._port.stock_done(task.request_id)
         self._book_local(task, bound)
         record.outcome = "local"
         yield local_answer()
@@ -245,8 +248,6 @@ class RouterCore:
                     yield chunk
         finally:
             self._leave(call, ticket)
-            if record.would is not None:
-                await self._port.stock_done(task.request_id)
 
     def _send(self, worker_id: int, request: dict[str, Any], context: Any) -> PrefillCall:
         stream = self._port.open(worker_id, forwarded_request(request, worker_id), context)
@@ -297,7 +298,7 @@ class RouterCore:
             raise self._failure(worker_id, what) from error
 
     def _failure(self, worker_id: int, what: str) -> PrefillFailedError:
-        self._breaker.failed(worker_id, self._clock.wall(self._clock.now()))
+        self._breaker.failed(worker_id, self._clock.wall_now())
         return PrefillFailedError(f"worker {worker_id:x}: {what}")
 
     def _finished(
@@ -325,7 +326,7 @@ class RouterCore:
         now_s = self._clock.now()
         live = self._port.live()
         self._queues.sync(live)
-        usable = self._breaker.usable(live, self._clock.wall(now_s))
+        usable = self._breaker.usable(live, self._clock.wall_now())
         ids = tuple(w for w in usable if w not in failed)
         prefill = PrefillPool(
             worker_ids=ids,

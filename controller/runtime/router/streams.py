@@ -116,7 +116,7 @@ class StreamRelay:
     ) -> AsyncGenerator[dict[str, Any], None]:
         """Dynamo's request handler: the client's chunks."""
         limit = self._settings.migration_limit
-        life = _Life(unrouted_request(request), context, limit, self._wall_s())
+        life = _Life(unrouted_request(request), context, limit, self._clock.wall_now())
         self.open_streams += 1
         try:
             while True:
@@ -171,14 +171,14 @@ class StreamRelay:
                         heard = True
                         self._loads.grow(booking, len(chunk.get("token_ids") or ()))
                         yield life.answer.forward(chunk)
-                        life.heard_s = self._wall_s()
+                        life.heard_s = self._clock.wall_now()
             except _NotLoadedError:
                 raise
             except Exception as error:
                 if not is_break(error):
                     raise for_frontend(error) from error
                 life.broken.add(worker_id)
-                self._breaker.failed(worker_id, self._wall_s())
+                self._breaker.failed(worker_id, self._clock.wall_now())
                 raise StreamBrokenError(f"worker {worker_id:x}: {error}") from error
             finally:
                 if not life.answer.finished:
@@ -195,7 +195,7 @@ class StreamRelay:
         if not live:
             raise unavailable("no decode worker is registered")
         self._loads.forget_all_but(live)
-        usable = self._breaker.usable(live, self._wall_s())
+        usable = self._breaker.usable(live, self._clock.wall_now())
         candidates = (
             [w for w in usable if w not in life.broken]
             or [w for w in live if w not in life.broken]
@@ -300,7 +300,7 @@ class StreamRelay:
         """
         if self._settings.silence_s is None:
             return await anext(chunks, None)
-        left_s = 0.9 * self._settings.silence_s - (self._wall_s() - life.heard_s)
+        left_s = 0.9 * self._settings.silence_s - (self._clock.wall_now() - life.heard_s)
         limit_s = 0.5 * self._settings.silence_s if heard else max(left_s, 0.1)
         try:
             return await asyncio.wait_for(anext(chunks, None), limit_s)
@@ -308,9 +308,6 @@ class StreamRelay:
             if heard:
                 raise StreamBrokenError(f"silent for {limit_s:g} s") from None
             raise unavailable("the decode worker did not begin in time") from None
-
-    def _wall_s(self) -> float:
-        return self._clock.wall(self._clock.now())
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(coroutine)
