@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,6 +13,7 @@ import aiohttp
 from conformance_live import MODEL, Live
 
 _OWN = ("id", "created", "request_id")
+_APPENDED = ("text", "content", "arguments")
 _CHAT = "/v1/chat/completions"
 _TEXT = "/v1/completions"
 _MESSAGES = [{"role": "user", "content": "tell me about queues and what waits in them " * 6}]
@@ -94,6 +96,39 @@ def _normal(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: "*" if k in _OWN else _normal(v) for k, v in value.items()}
     return [_normal(item) for item in value] if isinstance(value, list) else value
+
+
+def exact(answer: Answer) -> Answer:
+    """Chunk by chunk."""
+    return answer
+
+
+def joined(answer: Answer) -> Answer:
+    """A stream's chunks added up: texts and lists appended, the last of all other values."""
+    status, events = answer
+    chunks = [event for event in events if isinstance(event, dict) and "choices" in event]
+    if len(chunks) < 2:
+        return answer
+    whole: dict[str, Any] = {}
+    for chunk in chunks:
+        choices = {str(choice.get("index", 0)): choice for choice in chunk["choices"]}
+        _append(whole, {**chunk, "choices": choices})
+    return status, [whole, *(event for event in events if event not in chunks)]
+
+
+def _append(whole: dict[str, Any], part: dict[str, Any]) -> None:
+    for key, value in part.items():
+        before = whole.get(key)
+        if isinstance(value, dict) and isinstance(before, dict):
+            _append(before, value)
+        elif _grows(key, value) and isinstance(before, type(value)):
+            whole[key] = before + value
+        elif value is not None or key not in whole:
+            whole[key] = copy.deepcopy(value)
+
+
+def _grows(key: str, value: Any) -> bool:
+    return isinstance(value, list) or (key in _APPENDED and isinstance(value, str))
 
 
 def overwrite_prefill_blocks(live: Live) -> None:
