@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint test-fast test-real-engine clean
+.PHONY: demo test lint test-fast test-real-engine parity clean
 
 demo: $(VENV)/.installed
 	$(BIN)/equilibrium demo
@@ -18,6 +18,10 @@ test-fast: $(VENV)/.tested-with
 # A real vLLM on the CPU, EQUILIBRIUM_REAL_ENGINE (default .venv-vllm); needs a machine that is idle.
 test-real-engine: $(VENV)/.tested-with
 	$(BIN)/python -m pytest -m real_engine
+
+# Observes stock and both attachments, and writes docs/parity.md.
+parity: $(VENV)/.tested-with
+	EQUILIBRIUM_WRITE_PARITY=1 $(BIN)/python -m pytest tests/parity
 
 lint: $(VENV)/.tested-with
 	$(BIN)/ruff check .

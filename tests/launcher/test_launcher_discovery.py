@@ -48,6 +48,15 @@ def test_names_with_dashes_are_decoded(tmp_path: Path) -> None:
     assert entries(tmp_path) == []
 
 
+def test_the_cards_of_its_lora_adapters_go_with_it(tmp_path: Path) -> None:
+    name = "d%2Fprefill%2Fgenerate%2Fa"
+    register(tmp_path, name, free_port())
+    for card in (f"{name}%2Fpoet", f"{name}1%2Fpoet"):
+        (tmp_path / "v1" / "mdc" / card).write_text("{}")
+    assert forget_dead(tmp_path, "d.prefill.generate") == 1
+    assert entries(tmp_path) == [f"{name}1%2Fpoet"]
+
+
 def test_entries_that_we_do_not_understand_are_left_alone(tmp_path: Path) -> None:
     register(tmp_path, "d%2Fprefill%2Fgenerate%2Fa1", free_port())
     for bucket in ("instances", "mdc"):

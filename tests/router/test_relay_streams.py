@@ -361,3 +361,12 @@ async def test_a_worker_that_never_begins_is_an_error_before_the_time_out(harnes
         await asyncio.wait_for(relay.run(), 0.19 + 0.5)
     assert failure.value.code == 503
     assert len(relay.decode.sent) == 1
+
+
+async def test_a_prefill_that_hangs_leaves_the_decode_leg_time_to_begin(harness):
+    # Its own limits would let it wait for ten seconds.
+    relay = harness({1: answers}, prefill=waits, silence_s=0.3)
+    assert tokens(await asyncio.wait_for(relay.run(), 5)) == WHOLE
+    (_, sent, _), *_ = relay.decode.sent
+    assert "prefill_result" not in sent
+    assert relay.records()[0]["reason"] == "wait_limit"

@@ -256,6 +256,34 @@ async def test_a_wait_beyond_the_limit_goes_local(harness):
     assert router.queues.in_flight() == 0
 
 
+async def test_a_second_placement_has_only_the_time_that_the_first_one_left(harness):
+    async def takes_its_time(stopped):
+        await asyncio.sleep(0.25)  # more than is left, less than it would have been given
+        yield GOOD
+
+    settings = {"max_wait_s": 0.1, "prefill_timeout_s": 0.3}
+    router = harness(w1=hangs, w2=takes_its_time, settings=settings)
+    assert await router.run() == [LOCAL]
+    assert [worker for worker, _ in router.port.sent] == [1, 2]
+    assert router.decisions() == {("local", "wait_limit"): 1.0}
+    # The second worker is not to blame: it may finish, what it hands over is released, and it
+    # gets the next request.
+    await asyncio.sleep(0.3)
+    assert router.port.released == [GOOD]
+    router.port.workers[2] = good
+    assert await router.run() == [GOOD]
+    assert router.port.sent[-1][0] == 2
+
+
+async def test_nothing_is_sent_when_no_time_is_left(harness):
+    router = harness(w1=good)
+    body = {"token_ids": [1, 2, 3]}
+    chunks = [chunk async for chunk in router.core.prefill(body, "r1", None, answer_by_s=0.0)]
+    assert chunks == [LOCAL]
+    assert router.port.sent == []
+    assert router.decisions() == {("local", "wait_limit"): 1.0}
+
+
 async def test_after_the_hand_over_a_failure_is_an_error_not_a_second_answer(harness):
     router = harness(w1=breaks_after_the_answer, w2=good)
     with pytest.raises(Exception, match="gone"):
@@ -294,6 +322,19 @@ async def test_cancelled_requests_leave_nothing_behind(harness):
     await asyncio.sleep(0.2)
     assert router.queues.in_flight() == router.queues.waiting() == 0
     assert router.port.ended == len(router.port.sent)
+
+
+async def test_only_workers_that_can_serve_a_request_get_it(harness):
+    router = harness(w1=good, w2=breaks, w3=good)
+
+    async def run(only):
+        body = {"token_ids": list(range(100))}
+        return [chunk async for chunk in router.core.prefill(body, "r1", None, only=only)]
+
+    assert await run(frozenset({3})) == [GOOD]
+    assert await run(frozenset({2})) == [LOCAL]
+    assert await run(frozenset()) == [LOCAL]
+    assert [worker for worker, _ in router.port.sent] == [3, 2]
 
 
 async def test_n_above_one_is_never_handed_over(harness):

@@ -6,13 +6,15 @@ frontend sends part of the requests to it meanwhile: they fail with 500. The lau
 better: it has seen the process end, so it takes the entry away at once.
 
 Layout: `v1/instances/<namespace>%2F<component>%2F<endpoint>%2F<id>` (JSON, with the TCP address
-under transport.tcp) and `v1/mdc/<same name>`; punctuation is percent-encoded.
+under transport.tcp) and `v1/mdc/<same name>`, for a LoRA adapter with `%2F<adapter>` behind it;
+punctuation is percent-encoded.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import json
 import socket
 from pathlib import Path
@@ -31,10 +33,16 @@ def forget_dead(root: Path, endpoint: str) -> int:
     with contextlib.suppress(OSError):
         for entry in list((root / "v1" / "instances").iterdir()):
             if unquote(entry.name).startswith(prefix) and _refuses(entry):
-                for bucket in ("mdc", "instances"):
-                    (root / "v1" / bucket / entry.name).unlink(missing_ok=True)
+                _forget(root, entry.name)
                 forgotten += 1
     return forgotten
+
+
+def _forget(root: Path, name: str) -> None:
+    for card in list((root / "v1" / "mdc").glob(f"{glob.escape(name)}*")):
+        if card.name == name or card.name.startswith(f"{name}%2F"):
+            card.unlink(missing_ok=True)
+    (root / "v1" / "instances" / name).unlink(missing_ok=True)
 
 
 def _refuses(entry: Path) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 
 from controller.config import DeploymentConfig
 from controller.runtime.router.attachment import RouterProcess
+from controller.runtime.router.loras import Loras
 
 
 class Broker:
@@ -34,11 +35,14 @@ class Broker:
             endpoint = parts.runtime.endpoint(config.router_endpoint)
             await _register(endpoint, config.model, parts.block_size, parts.card)
             self._process.announce(int(endpoint.connection_id()))
+            loras = Loras(config, parts)
+            self._process.keep(loras.offer_as_prefill_worker(endpoint))
 
             async def generate(
                 request: dict[str, Any], context: Any
             ) -> AsyncGenerator[dict[str, Any], None]:
-                async for chunk in parts.core.prefill(request, context.id(), context):
+                only = loras.holders(request.get("model"))
+                async for chunk in parts.core.prefill(request, context.id(), context, only=only):
                     yield chunk
 
             await endpoint.serve_endpoint(generate, graceful_shutdown=True)
@@ -65,4 +69,6 @@ async def _register(endpoint: Any, model: str, block_size: int, card: dict[str, 
         kv_cache_block_size=block_size,
         runtime_config=runtime_config,
         ignore_weights=True,
+        # Each name of the model needs a prefill worker of that name.
+        model_aliases=card.get("aliases"),
     )

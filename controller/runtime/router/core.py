@@ -14,9 +14,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -24,11 +25,12 @@ from controller.costs.model import CostModel
 from controller.routing.registry import Placement, decide
 from controller.runtime.clock import Clock
 from controller.runtime.router.breaker import Breaker
-from controller.runtime.router.calls import PrefillCall, PrefillStream
+from controller.runtime.router.calls import PrefillCall
 from controller.runtime.router.decode_state import DecodeState, expected_binding
 from controller.runtime.router.describe import SessionHistories, describe, session_id
 from controller.runtime.router.failures import is_request_fault
 from controller.runtime.router.handover import forwarded_request, is_handover, local_answer
+from controller.runtime.router.prefill_port import PrefillPort
 from controller.runtime.router.queues import PrefillQueues, Ticket, WorkerGoneError
 from controller.runtime.router.records import (
     DecisionLog,
@@ -55,45 +57,27 @@ class PrefillFailedError(Exception):
     """A prefill worker answered without a usable hand-over, or not at all."""
 
 
-class PrefillPort(Protocol):
-    """The prefill workers as the core sees them."""
-
-    def live(self) -> tuple[int, ...]:
-        """Ids of the workers that discovery lists now."""
-        ...
-
-    async def cached_tokens(self, token_ids: list[int]) -> dict[int, int]:
-        """Prompt tokens that each worker's prefix cache holds; missing means 0."""
-        ...
-
-    def open(self, worker_id: int, request: dict[str, Any], context: Any) -> PrefillStream:
-        """Send a prefill to a worker; a stop of `context` reaches it."""
-        ...
-
-    async def stock_choice(self, token_ids: list[int], request_id: str) -> int | None:
-        """Where Dynamo's own KV router sends this prefill; it keeps its books until `stock_done`.
-
-        None when that router is not there.
-        """
-        ...
-
-    async def stock_done(self, request_id: str) -> None:
-        """The prefill that `stock_choice` placed has ended."""
-        ...
-
-    async def release(self, request: dict[str, Any], chunk: dict[str, Any]) -> None:
-        """Free the KV of a hand-over that nobody will take over."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class CoreSettings:
-    """Limits of the core, emulated seconds."""
+    """Limits of the core, emulated seconds. All placements of a request share their sum."""
 
     max_wait_s: float
     prefill_timeout_s: float
     sticky_sessions: bool
     """Whether a session returns to its decode worker (history counts there)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Leg:
+    """One request's prefill leg, on its way through the core."""
+
+    request: dict[str, Any]
+    context: Any
+    task: PrefillTask
+    record: RequestRecord
+    bound: int | None
+    answer_by_s: float
+    only: frozenset[int] | None
 
 
 class RouterCore:
@@ -133,14 +117,20 @@ class RouterCore:
         context: Any,
         bound: int | None = None,
         migrations: int = 0,
+        answer_by_s: float = math.inf,
+        only: frozenset[int] | None = None,
     ) -> AsyncGenerator[dict[str, Any], None]:
         """Serve the prefill leg of one request: yields what the frontend shall see.
 
         `bound` is the decode worker that will stream, when the attachment chooses it; None when
         the frontend will (then its likely choice is assumed). `migrations` says how often the
-        attachment has moved this stream before.
+        attachment has moved this stream before. No hand-over by `answer_by_s` (by the core's
+        clock): the prefill runs locally, as after `max_wait_s` and `prefill_timeout_s` together.
+        `only` names the prefill workers that can serve it, None: all.
         """
         arrival_s = self._clock.now()
+        limits = self._settings
+        answer_by_s = min(answer_by_s, arrival_s + limits.max_wait_s + limits.prefill_timeout_s)
         task = self._task(request, request_id, arrival_s, bound)
         record = RequestRecord(
             request_id=request_id,
@@ -151,29 +141,22 @@ class RouterCore:
             sequences=task.sequences,
             migrations=migrations,
         )
+        leg = _Leg(request, context, task, record, bound, answer_by_s, only)
         try:
-            async with contextlib.aclosing(
-                self._serve(request, task, record, context, bound)
-            ) as chunks:
+            async with contextlib.aclosing(self._serve(leg)) as chunks:
                 async for chunk in chunks:
                     yield chunk
         finally:
             self._metrics.observe(record)
             self._log.write(record)
 
-    async def _serve(
-        self,
-        request: dict[str, Any],
-        task: PrefillTask,
-        record: RequestRecord,
-        context: Any,
-        bound: int | None,
-    ) -> AsyncGenerator[dict[str, Any], None]:
-        token_ids = request.get("token_ids") or []
+    async def _serve(self, leg: _Leg) -> AsyncGenerator[dict[str, Any], None]:
+        task, record = leg.task, leg.record
+        token_ids = leg.request.get("token_ids") or []
         failed: set[int] = set()
         for attempt in range(_PLACEMENTS_A_REQUEST):
             cached = await self._port.cached_tokens(token_ids)
-            view = self._view(cached, failed, bound)
+            view = self._view(leg, cached, failed)
             record.decision = decision = decide(self._rule, task, view)
             watching = self._shadow() and view.prefill.worker_ids and task.sequences == 1
             if watching:
@@ -183,7 +166,7 @@ class RouterCore:
                 break
             record.cached_tokens = cached.get(decision.worker_id, 0)
             try:
-                remote = self._remote(request, task, decision.worker_id, record, context)
+                remote = self._remote(leg, decision.worker_id)
                 async with contextlib.aclosing(remote) as chunks:
                     async for chunk in chunks:
                         record.outcome = "handed_over"
@@ -204,7 +187,7 @@ class RouterCore:
             finally:
                 if watching:
                     await self._port.stock_done(task.request_id)
-        self._book_local(task, bound)
+        self._book_local(task, leg.bound)
         record.outcome = "local"
         yield local_answer()
 
@@ -216,33 +199,32 @@ class RouterCore:
             worker_id = ids[int(np.argmin(view.prefill.queue_s))]
         return Decision(Place.REMOTE, worker_id, DecisionReason.SHADOW_STOCK)
 
-    async def _remote(
-        self,
-        request: dict[str, Any],
-        task: PrefillTask,
-        worker_id: int,
-        record: RequestRecord,
-        context: Any,
-    ) -> AsyncGenerator[dict[str, Any], None]:
+    async def _remote(self, leg: _Leg, worker_id: int) -> AsyncGenerator[dict[str, Any], None]:
         """Queue, send, and pass on the chunks of one remote prefill.
 
-        Left before its end, for whatever reason, the call releases what the worker hands over.
+        TimeoutError when it is not answered in time and the worker is not to blame. Left before
+        its end, for whatever reason, the call releases what the worker hands over.
         """
+        task, record = leg.task, leg.record
         cached = min(record.cached_tokens or 0, task.prompt_tokens - 1)
         uncached = task.prompt_tokens - cached
         predicted_s = self._costs.prefill_s(cached, uncached)
         queued_s = self._clock.now()
+        if queued_s >= leg.answer_by_s:
+            raise asyncio.TimeoutError
         ticket = self._queues.enqueue(
             worker_id, uncached, predicted_s, queued_s, at_once=record.would is not None
         )
         call: PrefillCall | None = None
         try:
-            await asyncio.wait_for(ticket.granted, self._clock.wall(self._settings.max_wait_s))
+            wait_s = min(self._settings.max_wait_s, leg.answer_by_s - queued_s)
+            await asyncio.wait_for(ticket.granted, self._clock.wall(wait_s))
             sent_s = self._clock.now()
             record.queue_ms = (sent_s - queued_s) * 1e3
             record.predicted_ms = predicted_s * 1e3
-            call = self._send(worker_id, request, context)
-            async with contextlib.aclosing(self._chunks(call, worker_id)) as chunks:
+            call = self._send(worker_id, leg.request, leg.context)
+            answered = self._chunks(call, worker_id, leg.answer_by_s)
+            async with contextlib.aclosing(answered) as chunks:
                 async for chunk in chunks:
                     self._finished(ticket, task, record, sent_s)
                     yield chunk
@@ -270,11 +252,12 @@ class RouterCore:
         self._queues.release(ticket, self._clock.now())
 
     async def _chunks(
-        self, call: PrefillCall, worker_id: int
+        self, call: PrefillCall, worker_id: int, answer_by_s: float
     ) -> AsyncGenerator[dict[str, Any], None]:
         """The worker's chunks; anything but a usable hand-over first is a PrefillFailedError."""
         first = True
-        while (chunk := await self._next(call, worker_id)) is not None:
+        while (chunk := await self._next(call, worker_id, answer_by_s)) is not None:
+            answer_by_s = math.inf  # it is the first chunk that is waited for
             if first and not is_handover(chunk):
                 # It answered, so it is alive: bad input or a refusal opens no breaker.
                 raise PrefillFailedError(f"worker {worker_id:x}: answer has no hand-over")
@@ -284,13 +267,18 @@ class RouterCore:
         if first:
             raise self._failure(worker_id, "ended without an answer")
 
-    async def _next(self, call: PrefillCall, worker_id: int) -> dict[str, Any] | None:
-        limit_s = self._clock.wall(self._settings.prefill_timeout_s)
+    async def _next(
+        self, call: PrefillCall, worker_id: int, answer_by_s: float
+    ) -> dict[str, Any] | None:
+        patience_s = self._settings.prefill_timeout_s
+        left_s = answer_by_s - self._clock.now()
         try:
-            return await call.next(limit_s)
+            return await call.next(self._clock.wall(min(patience_s, left_s)))
         except asyncio.TimeoutError:
+            if left_s < patience_s:
+                raise  # it was not given its time: it may be well, and may finish
             call.abandon()
-            raise self._failure(worker_id, f"silent for {limit_s:g} s") from None
+            raise self._failure(worker_id, f"silent for {patience_s:g} s") from None
         except Exception as error:
             what = f"{type(error).__name__}: {error}"
             if is_request_fault(error):  # as an answer without a hand-over: opens no breaker
@@ -322,12 +310,13 @@ class RouterCore:
             history = self._sessions.follow(session_id(request), token_ids, bound)
         return describe(request, request_id, arrival_s, history)
 
-    def _view(self, cached: dict[int, int], failed: set[int], bound: int | None) -> ClusterView:
+    def _view(self, leg: _Leg, cached: dict[int, int], failed: set[int]) -> ClusterView:
         now_s = self._clock.now()
         live = self._port.live()
         self._queues.sync(live)
         usable = self._breaker.usable(live, self._clock.wall_now())
-        ids = tuple(w for w in usable if w not in failed)
+        left_out = failed if leg.only is None else failed | set(usable).difference(leg.only)
+        ids = tuple(w for w in usable if w not in left_out)
         prefill = PrefillPool(
             worker_ids=ids,
             ttft_window_s=np.array([self._queues.ttft_window_s(w, now_s) for w in ids], float),
@@ -335,7 +324,7 @@ class RouterCore:
             cached_tokens=np.array([cached.get(w, 0) for w in ids], np.int64),
         )
         decode = self._decode.view(now_s)
-        return ClusterView(now_s, prefill, decode, _binding(decode, bound))
+        return ClusterView(now_s, prefill, decode, _binding(decode, leg.bound))
 
     def _book_local(self, task: PrefillTask, bound: int | None) -> None:
         now_s = self._clock.now()

@@ -22,7 +22,7 @@ from controller.runtime.router.binding import Binding, DecodeLoads
 from controller.runtime.router.decode_port import DynamoDecodePort
 from controller.runtime.router.decode_state import PassReport
 from controller.runtime.router.handover import KvLease
-from controller.runtime.router.loras import LoraSource, mirror_loras
+from controller.runtime.router.loras import Loras
 from controller.runtime.router.mirror import register_front_door
 from controller.runtime.router.streams import StreamRelay, StreamSettings
 
@@ -51,7 +51,7 @@ class Relay:
             affinity_s = config.frontend.session_affinity_ttl_s
             await register_front_door(endpoint, config.model, parts.card, affinity_s)
             self._process.announce(int(endpoint.connection_id()))
-            self._process.keep(mirror_loras(endpoint, config.model, parts.card, self._loras(parts)))
+            self._process.keep(Loras(config, parts).offer_as_front_door(endpoint))
             await endpoint.serve_endpoint(streams.serve, graceful_shutdown=True)
         finally:
             self._process.close()
@@ -72,13 +72,6 @@ class Relay:
             ),
             self._process.clock,
             self._process.metrics,
-        )
-
-    def _loras(self, parts: Parts) -> tuple[LoraSource, ...]:
-        config = self._config
-        return (
-            LoraSource(parts.runtime, config.decode_endpoint, parts.decode_client),
-            LoraSource(parts.runtime, config.prefill_endpoint, parts.prefill_client),
         )
 
     def _observe(self, report: PassReport) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import AsyncGenerator, Coroutine
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +23,7 @@ from typing import Any
 from controller.runtime.clock import Clock
 from controller.runtime.router.binding import Binding, DecodeLoads
 from controller.runtime.router.breaker import Breaker
-from controller.runtime.router.core import PrefillPort, RouterCore
+from controller.runtime.router.core import RouterCore
 from controller.runtime.router.decode_port import DecodePort
 from controller.runtime.router.describe import session_id
 from controller.runtime.router.failures import (
@@ -40,6 +41,7 @@ from controller.runtime.router.handover import (
     unrouted_request,
 )
 from controller.runtime.router.migration import Continuation
+from controller.runtime.router.prefill_port import PrefillPort
 from controller.runtime.router.records import RouterMetrics
 
 logger = logging.getLogger(__name__)
@@ -48,6 +50,10 @@ logger = logging.getLogger(__name__)
 # or as old as this process was frozen.
 _LOOK_S = 0.5
 _TOO_OLD_TRIES = 2
+# Of the frontend's stream time-out: what a prefill may take of it, so that a decode leg can
+# begin, with a local prefill if need be, before the decode leg's own limit.
+_PREFILL_SHARE = 0.7
+_STREAM_SHARE = 0.9
 _AGAIN_S = 0.05
 
 
@@ -235,6 +241,7 @@ class StreamRelay:
             life.context.detached(life.leg_id),
             bound=worker_id,
             migrations=life.answer.migrations,
+            answer_by_s=self._answer_by_s(life),
         )
         first = asyncio.ensure_future(anext(chunks))
         taken = False
@@ -254,6 +261,14 @@ class StreamRelay:
                     return None
         finally:
             self._spawn(self._finish(None if taken else first, chunks, request))
+
+    def _answer_by_s(self, life: _Life) -> float:
+        """When a prefill must be answered: counted from what the client heard last."""
+        if self._settings.silence_s is None:
+            return math.inf
+        silent_s = self._clock.wall_now() - life.heard_s
+        left_s = _PREFILL_SHARE * self._settings.silence_s - silent_s
+        return self._clock.now() + left_s / self._clock.scale
 
     async def _finish(
         self,
@@ -300,7 +315,7 @@ class StreamRelay:
         """
         if self._settings.silence_s is None:
             return await anext(chunks, None)
-        left_s = 0.9 * self._settings.silence_s - (self._clock.wall_now() - life.heard_s)
+        left_s = _STREAM_SHARE * self._settings.silence_s - (self._clock.wall_now() - life.heard_s)
         limit_s = 0.5 * self._settings.silence_s if heard else max(left_s, 0.1)
         try:
             return await asyncio.wait_for(anext(chunks, None), limit_s)
