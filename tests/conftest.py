@@ -7,17 +7,22 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
-from controller.costs.model import AlphaBetaCost
+from controller.costs.model import TableCost, linear_cost
 from controller.types import ClusterView, DecodePool, PrefillPool, PrefillTask
+
+# The first call of a cost model may compile its kernels: no deadline for single examples.
+settings.register_profile("equilibrium", deadline=None)
+settings.load_profile("equilibrium")
 
 nan = float("nan")
 
 
 @pytest.fixture
-def unit_costs() -> AlphaBetaCost:
+def unit_costs() -> TableCost:
     """1 ms a prompt token, 10 ms a step, 0.1 ms a KV token moved: arithmetic by head."""
-    return AlphaBetaCost(
+    return linear_cost(
         base_s=0.010,
         per_sequence_s=0.001,
         per_context_token_s=0.0,

@@ -18,6 +18,7 @@ COMMANDS: dict[str, str] = {
     "demo": "compare stock, always-remote and AMPD on one trace, calm then burst",
     "load": "replay a trace against an OpenAI endpoint and report SLO attainment",
     "mode": "let a running router act or only watch (shadow), and see what would differ",
+    "profile": "cost profiles: show, fit, learn from live workers, validate, time KV transfers",
     "router": "run the router component (started by `up`, or by hand beside Dynamo)",
     "worker": "run emulated workers (started by `up`)",
 }

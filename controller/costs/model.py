@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The alpha-beta cost of one engine step and of a KV transfer.
+"""Predicted times for Python callers: the `CostModel` protocol and its one implementation.
 
-One engine step that computes `chunk` prompt tokens on top of `history` cached ones beside
-`batch` running decodes holding `context` KV tokens takes
-
-    base + per_sequence*batch + per_context*context
-         + per_token*chunk + per_pair*chunk*(history + chunk/2)
-
-(papers: AMPD arXiv 2602.14516 section 2 for the alpha-beta form; Kairos arXiv 2607.02043
-section 4 for the joint step). The base is paid once a step, also by a pure prefill step. A
-KV transfer is Hockney's `latency + bytes/bandwidth`. All results are seconds.
+Owns: the protocol that placement, the engine law and the planner speak, and `TableCost`, which
+evaluates `StepTables` through the compiled kernels. Does not own: the law itself (kernels), files
+(profile). All results are seconds.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from controller.costs import calls
+from controller.costs.tables import EMITTED, MAX_CHUNK, Floats, StepTables, linear_tables, pack
+from controller.costs.tables import scaled as scaled_tables
 
 
 class CostModel(Protocol):
@@ -35,48 +35,90 @@ class CostModel(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class AlphaBetaCost:
-    """`CostModel` with one linear piece. Coefficients are seconds, tokens and bytes.
+@dataclass(frozen=True, slots=True, eq=False)
+class TableCost:
+    """`CostModel` over `StepTables`; a call takes about a microsecond.
 
-    `max_chunk_tokens` splits long prefills into steps, each paying the base once more.
+    Compiled callers take `tables` and call controller.costs.kernels themselves.
     """
 
-    base_s: float
-    per_sequence_s: float
-    per_context_token_s: float
-    per_prefill_token_s: float
-    per_prefill_pair_s: float
-    max_chunk_tokens: int
-    kv_latency_s: float
-    kv_bytes_per_token: int
-    kv_bandwidth_bytes_s: float
+    tables: StepTables
+    _data: Floats = field(init=False, repr=False)
+    _bounds: NDArray[np.int64] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        data, bounds = pack(self.tables)
+        object.__setattr__(self, "_data", data)
+        object.__setattr__(self, "_bounds", bounds)
 
     def step_s(self, batch: int, context: int, chunk: int, chunk_pairs: float) -> float:
-        return (
-            self.base_s
-            + self.per_sequence_s * batch
-            + self.per_context_token_s * context
-            + self.per_prefill_token_s * chunk
-            + self.per_prefill_pair_s * chunk_pairs
-        )
+        sizes = float(batch), float(context), float(chunk), float(chunk_pairs)
+        return calls.step_s(self._data, self._bounds, *sizes)
 
     def prefill_s(self, history: int, increment: int) -> float:
-        if increment <= 0:
-            return 0.0
-        steps = math.ceil(increment / self.max_chunk_tokens)
-        pairs = increment * (history + increment / 2)
-        return (
-            steps * self.base_s
-            + self.per_prefill_token_s * increment
-            + self.per_prefill_pair_s * pairs
-        )
+        return calls.prefill_s(self._data, self._bounds, float(history), float(increment))
+
+    def kv_transfer_s(self, tokens: int) -> float:
+        return calls.transfer_s(self._data, self._bounds, float(tokens))
 
     def decode_step_s(self, batch: int, context: int) -> float:
         """One decode step of `batch` sequences holding `context` KV tokens in all."""
         return self.step_s(batch, context, 0, 0.0)
 
-    def kv_transfer_s(self, tokens: int) -> float:
-        if tokens <= 0:
-            return 0.0
-        return self.kv_latency_s + tokens * self.kv_bytes_per_token / self.kv_bandwidth_bytes_s
+    def mixed_step_s(self, batch: int, total_context: int, chunk: int, history: int) -> float:
+        """One step of `batch` decodes and one prompt chunk on `history` tokens."""
+        return self.step_s(batch, total_context, chunk, chunk * (history + chunk / 2))
+
+    def extrapolates(self, batch: int, context: int, chunk: int, chunk_pairs: float) -> bool:
+        """Whether that step lies outside what the tables were fitted on."""
+        sizes = float(batch), float(context), float(chunk), float(chunk_pairs)
+        return calls.extrapolates(self._data, self._bounds, *sizes)
+
+    def steps_s(
+        self, batch: ArrayLike, context: ArrayLike, chunk: ArrayLike, chunk_pairs: ArrayLike
+    ) -> Floats:
+        """`step_s` over arrays that broadcast against each other; their shape comes back."""
+        given = np.broadcast_arrays(batch, context, chunk, chunk_pairs)
+        flat = [np.ascontiguousarray(values, dtype=np.float64).ravel() for values in given]
+        return calls.steps_s(self._data, self._bounds, *flat).reshape(given[0].shape)
+
+    @property
+    def max_chunk_tokens(self) -> int:
+        """Prompt tokens in one step of a prefill that has the worker for itself."""
+        return int(self.tables.options[MAX_CHUNK])
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Tokens that a decode step emits a sequence, mean; above 1 with speculative decoding."""
+        return float(self.tables.options[EMITTED])
+
+    def scaled(self, slowdown: float) -> TableCost:
+        """The same worker with every computing time multiplied by `slowdown`."""
+        return TableCost(scaled_tables(self.tables, slowdown))
+
+
+def linear_cost(
+    base_s: float,
+    per_sequence_s: float,
+    per_context_token_s: float,
+    per_prefill_token_s: float,
+    per_prefill_pair_s: float,
+    max_chunk_tokens: int,
+    kv_latency_s: float,
+    kv_bytes_per_token: float,
+    kv_bandwidth_bytes_s: float,
+) -> TableCost:
+    """One linear piece: base + s*batch + c*context + p*chunk + q*pairs, the base once a step."""
+    return TableCost(
+        linear_tables(
+            base_s=base_s,
+            per_sequence_s=per_sequence_s,
+            per_context_token_s=per_context_token_s,
+            per_prefill_token_s=per_prefill_token_s,
+            per_prefill_pair_s=per_prefill_pair_s,
+            max_chunk_tokens=max_chunk_tokens,
+            kv_latency_s=kv_latency_s,
+            kv_bytes_per_token=kv_bytes_per_token,
+            kv_bandwidth_bytes_s=kv_bandwidth_bytes_s,
+        )
+    )

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from controller.costs.model import AlphaBetaCost
+from controller.costs.model import linear_cost
 from controller.engine import Engine, EngineRequest, EngineSpec, Output, Pull, Step
 
 # 10 ms a step, 1 ms a decode, 0.01 ms a context token, 0.1 ms a prompt token, 1 us a pair;
 # a transfer is 2 ms and 1 ms a token.
-COSTS = AlphaBetaCost(
+COSTS = linear_cost(
     base_s=0.010,
     per_sequence_s=0.001,
     per_context_token_s=0.00001,

@@ -28,6 +28,7 @@ from controller.engine import (
 from controller.runtime.clock import Clock
 from controller.runtime.emulated.content import damage
 from controller.runtime.emulated.side_channel import Peer, SideChannelClient, SideChannelError
+from controller.runtime.emulated.slowdown import SlowableCosts
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +79,8 @@ class EmulatedWorker:
     ) -> None:
         self.engine_id = engine_id
         self.max_lag_s = 0.0
-        self._engine = Engine(spec, costs)
+        self._costs = SlowableCosts(costs)
+        self._engine = Engine(spec, self._costs)
         self._clock = clock
         self._channel = channel
         self._on_step = on_step
@@ -150,7 +152,7 @@ class EmulatedWorker:
             await live.first_token.wait()
 
     def answer(self, message: dict[str, Any]) -> dict[str, Any]:
-        """One side channel message: renew, read or release pinned blocks, or tell the load."""
+        """One side channel message: renew, read or release pinned blocks, tell the load, slow."""
         now_s = self._clock.now()
         request_id, op = str(message.get("request_id")), message.get("op")
         if op == "renew":
@@ -163,6 +165,9 @@ class EmulatedWorker:
             return {"ok": released}
         if op == "load":
             return {"ok": True, "load": asdict(self._engine.load())}
+        if op == "slow":
+            refused = self._costs.slow(message.get("factor"))
+            return {"ok": refused is None, "error": refused}
         return {"ok": False, "error": f"unknown op {op!r}"}
 
     def kv_damage(self, request_id: str) -> int:

@@ -26,6 +26,7 @@ from controller.routing.inflight import InFlightBound
 from controller.routing.registry import PLACEMENTS
 from controller.runtime.clock import Clock
 from controller.runtime.dynamo_io import make_runtime
+from controller.runtime.forward_passes import ForwardPasses
 from controller.runtime.resources import read_profile
 from controller.runtime.router.core import CoreSettings, RouterCore
 from controller.runtime.router.decode_state import DecodeState, PassReport
@@ -33,8 +34,8 @@ from controller.runtime.router.handover import unsupported_backend
 from controller.runtime.router.mode import Mode, ModeFile
 from controller.runtime.router.ports import (
     DynamoPrefillPort,
-    PassReports,
     PrefixIndex,
+    pass_report,
     read_cards,
 )
 from controller.runtime.router.queues import PrefillQueues
@@ -105,7 +106,7 @@ class RouterProcess:
             self._decode.observe(report, self.clock.now())
             on_report(report)
 
-        reports = PassReports(decode, observe)
+        reports = ForwardPasses(decode, pass_report, observe)
         log = DecisionLog(self._run_dir / "decisions.jsonl")
         self._closing += [reports.close, log.close]
         self.keep(self._sync(port, decode_client))

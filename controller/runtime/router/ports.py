@@ -6,8 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import threading
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from controller.runtime.dynamo_io import chunk_data
@@ -16,8 +15,6 @@ from controller.runtime.router.failures import is_break
 from controller.runtime.router.handover import release_request
 
 logger = logging.getLogger(__name__)
-
-_THREAD_END_S = 2.0
 
 
 class PrefixIndex:
@@ -177,53 +174,14 @@ class DynamoPrefillPort:
             pass
 
 
-class PassReports:
-    """Every ForwardPassMetrics message of an endpoint's workers, on the event loop."""
-
-    def __init__(self, endpoint: Any, sink: Callable[[PassReport], None]) -> None:
-        from dynamo.common.forward_pass_metrics import decode
-        from dynamo.llm import FpmEventSubscriber
-
-        self._decode = decode
-        self._sink = sink
-        self._subscriber = FpmEventSubscriber(endpoint)
-        self._loop = asyncio.get_running_loop()
-        self._thread = threading.Thread(target=self._receive, name="fpm", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop receiving; a thread still inside Dynamo would abort the ending interpreter."""
-        self._subscriber.shutdown()
-        self._thread.join(_THREAD_END_S)
-
-    def _receive(self) -> None:
-        while True:
-            try:
-                raw = self._subscriber.recv()
-            except Exception as error:
-                logger.warning("router.pass_reports_ended error=%s", error)
-                return
-            if raw is None:
-                return
-            report = self._parse(raw)
-            if report is not None:
-                try:
-                    self._loop.call_soon_threadsafe(self._sink, report)
-                except RuntimeError:
-                    return  # the loop has closed: the router is ending
-
-    def _parse(self, raw: bytes) -> PassReport | None:
-        try:
-            metrics = self._decode(raw)
-            return PassReport(
-                worker_id=int(metrics.worker_id),
-                wall_time_s=float(metrics.wall_time),
-                decode_requests=metrics.scheduled_requests.num_decode_requests,
-                decode_kv_tokens=metrics.scheduled_requests.sum_decode_kv_tokens,
-            )
-        except Exception as error:
-            logger.debug("router.pass_report_unreadable error=%s", error)
-            return None
+def pass_report(metrics: Any) -> PassReport:
+    """What the router reads of a ForwardPassMetrics message."""
+    return PassReport(
+        worker_id=int(metrics.worker_id),
+        wall_time_s=float(metrics.wall_time),
+        decode_requests=metrics.scheduled_requests.num_decode_requests,
+        decode_kv_tokens=metrics.scheduled_requests.sum_decode_kv_tokens,
+    )
 
 
 def read_cards(subscriber: Any) -> dict[int, dict[str, Any]]:

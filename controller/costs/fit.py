@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Step tables from measured steps: breakpoints found, outliers discounted, errors held out.
+
+Owns: the fit of whole steps and the choice of how many breakpoints the data bear. Does not own:
+the basis functions (fit_basis), operator tables (op_profiles), the live stream of a worker
+(live_fit), files.
+
+A step is dense(tokens) + decode(batch, context a sequence) + prefill(chunk, attended length), each
+a sum of ramps with coefficients from 0 up: the result is monotone by construction. Least squares
+of relative errors with Huber weights. Grids from one piece an axis up to eight are tried, finer
+ones as long as the error on steps kept back clearly falls. Mixed steps are additive here:
+whole steps do not show how attention overlaps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import nnls
+
+from controller.costs.errors_report import FitErrors, ape, step_errors
+from controller.costs.fit_basis import Grids, design, grids, tables_from
+from controller.costs.measurements import StepMeasurements
+from controller.costs.model import TableCost
+from controller.costs.tables import Floats, StepTables
+from controller.errors import UserError
+
+_PIECES = (1, 2, 4, 8)
+_LEAST = 10  # steps
+_PER_COEFFICIENT = 4  # steps that a coefficient needs
+_HUBER = 0.05
+_ROUNDS = 4
+_CLEAR = 1.1  # a finer grid must lower the error by this factor
+_CLEAR_PCT = 0.05
+
+
+class FitError(UserError):
+    """Measurements from which no step tables can be fitted."""
+
+
+@dataclass(frozen=True, slots=True)
+class FitOptions:
+    """What the measurements cannot tell, and how the fit is judged."""
+
+    max_chunk_tokens: int = 2048
+    kv_latency_s: float = 0.0
+    kv_bytes_per_token: float = 1.0
+    kv_bandwidth_bytes_s: float = 1e9
+    capture_sizes: tuple[int, ...] = ()
+    pad_mixed: bool = False
+    held_out_share: float = 0.2
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepFit:
+    """Tables fitted on all measurements, and the errors of the same fit on held-out ones."""
+
+    tables: StepTables
+    errors: FitErrors
+
+
+def fit_step_tables(m: StepMeasurements, options: FitOptions | None = None) -> StepFit:
+    """Fit tables to measured steps; the errors come from a fit without the held-out share.
+
+    Raises FitError when there are too few steps.
+    """
+    options = options or FitOptions()
+    if len(m) < _LEAST:
+        raise FitError(f"only {len(m)} measured steps; need at least {_LEAST}")
+    rng = np.random.default_rng(options.seed)
+    held = _share(len(m), options.held_out_share, rng)
+    train, test = m.take(~held), m.take(held)
+    pieces = _choose(train, options, rng)
+    errors = step_errors(_predict(_fit(train, pieces, options), test), test, _said(m, options))
+    return StepFit(_fit(m, pieces, options), errors)
+
+
+def _said(m: StepMeasurements, options: FitOptions) -> str:
+    return f"random {options.held_out_share:.0%} of {len(m)} steps, seed {options.seed}"
+
+
+def _share(count: int, share: float, rng: np.random.Generator) -> np.ndarray:
+    held = np.zeros(count, bool)
+    held[rng.choice(count, max(1, int(share * count)), replace=False)] = True
+    return held
+
+
+def _choose(m: StepMeasurements, options: FitOptions, rng: np.random.Generator) -> int:
+    """Pieces an axis: refine while that clearly lowers the error on steps kept back."""
+    held = _share(len(m), 0.25, rng)
+    train, test = m.take(~held), m.take(held)
+    chosen, least = _PIECES[0], np.inf
+    for pieces in _PIECES:
+        grid = grids(train, pieces, options.capture_sizes, options.pad_mixed)
+        if pieces > 1 and grid.coefficients * _PER_COEFFICIENT > len(train):
+            break
+        found = ape(_predict(_fit(train, pieces, options), test), test.step_s)
+        error = found.median_pct + found.p95_pct / 4
+        if error * _CLEAR + _CLEAR_PCT > least:
+            break
+        chosen, least = pieces, error
+    return chosen
+
+
+def _predict(tables: StepTables, m: StepMeasurements) -> Floats:
+    return TableCost(tables).steps_s(m.batch, m.context, m.chunk, m.pairs)
+
+
+def _fit(m: StepMeasurements, pieces: int, options: FitOptions) -> StepTables:
+    grid = grids(m, pieces, options.capture_sizes, options.pad_mixed)
+    return tables_from(grid, _coefficients(m, grid), m, options)
+
+
+def _coefficients(m: StepMeasurements, grid: Grids) -> Floats:
+    """Coefficients from 0 up by reweighted relative least squares."""
+    relative = design(m, grid) / m.step_s[:, None]
+    scale = np.maximum(np.abs(relative).max(axis=0), 1e-300)
+    relative = relative / scale
+    weights = np.ones(len(m))
+    found = np.zeros(relative.shape[1])
+    for _ in range(_ROUNDS):
+        root = np.sqrt(weights)
+        # The triangular factor has the same normal equations and few rows.
+        weighted = np.column_stack([relative, np.ones(len(m))]) * root[:, None]
+        factor: Floats = np.asarray(np.linalg.qr(weighted, mode="r"))
+        found, _ = nnls(factor[:, :-1], factor[:, -1], maxiter=30 * relative.shape[1])
+        residual = np.abs(relative @ found - 1.0)
+        weights = np.minimum(1.0, _HUBER / np.maximum(residual, 1e-12))
+    solution: Floats = found / scale
+    return solution

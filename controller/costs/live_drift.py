@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Has the worker changed its speed? Recent passes against what the fit says of them.
+
+Pure. Owns: the decision, when it began and by how much. Does not own: what is done about it.
+
+A residual is log(measured / predicted), less the stratum's own median residual at the last fit:
+what the fit gets wrong in steady state is no change of speed, and a stratum of which it has seen
+fewer than three passes has no vote, since there the prediction is a guess. A change is a median over the last
+`votes` residuals beyond the threshold: `least` (relative), or four standard errors of that
+median when the stream is so noisy that they are more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+
+from controller.costs.live_passes import Pass, Shape
+
+_SIGMAS = 4.0
+_MEDIAN_FACTOR = 1.2533  # standard error of a median over that of a mean, normal residuals
+_MAD_FACTOR = 1.4826
+_MEMORY = 4  # times `votes` passes are remembered, to find the beginning
+_CHECKS = 8  # evaluations per `votes` passes
+_FEW = 5  # passes whose median says something
+_FEWEST = 3  # passes of a stratum whose median one outlier cannot make
+_MAX_BIAS = math.log(1.5)  # beyond it the stratum's passes are not to be trusted
+_MAX_STEP = math.log(4.0)  # largest change of speed at once
+
+LogRatio = Callable[[Pass], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """Passes take `ratio` times as long as the fit says, since `since_s`."""
+
+    since_s: float
+    ratio: float
+
+
+class DriftDetector:
+    """Watches passes of one kind (decode, or those with prompt tokens)."""
+
+    def __init__(self, votes: int, least: float) -> None:
+        self._votes = votes
+        self._least = math.log1p(least)
+        self._memory = _MEMORY * votes
+        self._passes: deque[Pass] = deque(maxlen=self._memory)
+        self._values: deque[float] = deque(maxlen=self._memory)
+        self._log_ratio: LogRatio = lambda one: 0.0
+        self._bias: Mapping[Shape, float] = {}
+        self._threshold = math.inf
+        self._unchecked = 0
+
+    def calibrate(self, log_ratio: LogRatio, logs: Mapping[Shape, Sequence[float]]) -> None:
+        """A new fit: its residual of a pass, and those of what it was made from, by stratum.
+
+        What is remembered votes again under it.
+        """
+        medians = {stratum: median(values) for stratum, values in logs.items()}
+        around = [value - medians[key] for key, values in logs.items() for value in values]
+        sigma = _MAD_FACTOR * median(map(abs, around)) if around else 0.0
+        error = _MEDIAN_FACTOR * sigma
+        self._log_ratio = log_ratio
+        self._threshold = max(self._least, _SIGMAS * error / math.sqrt(self._votes))
+        self._bias = {
+            key: _unexplained(value, _SIGMAS / 2 * error / math.sqrt(len(logs[key])))
+            for key, value in medians.items()
+            if len(logs[key]) >= _FEWEST and abs(value) <= _MAX_BIAS
+        }
+        passes = tuple(self._passes)
+        self.forget()
+        for one in passes:
+            self.remember(one)
+
+    def add(self, one: Pass) -> Drift | None:
+        """One more pass, in order of time; the change of speed that it completes, if any."""
+        self.remember(one)
+        self._unchecked += 1
+        if len(self._values) < self._votes or self._unchecked < self._votes // _CHECKS:
+            return None
+        self._unchecked = 0
+        return self._drift()
+
+    def remember(self, one: Pass) -> None:
+        """Let a pass vote without asking for the result."""
+        bias = self._bias.get(one.stratum)
+        if bias is not None:
+            self._passes.append(one)
+            self._values.append(self._log_ratio(one) - bias)
+
+    def ratio_since(self, since_s: float) -> float | None:
+        """How much longer the passes since then take than the fit says; None if they are few."""
+        pairs = zip(self._passes, self._values, strict=True)
+        values = [value for one, value in pairs if one.at_s >= since_s]
+        return math.exp(median(values)) if len(values) >= _FEW else None
+
+    def settled(self) -> float | None:
+        """The same over a full memory of passes, which is far surer; None before it is full."""
+        if len(self._values) < self._memory:
+            return None
+        return math.exp(median(self._values))
+
+    def forget(self) -> None:
+        """What was seen so far is accounted for."""
+        self._passes.clear()
+        self._values.clear()
+
+    def _drift(self) -> Drift | None:
+        values = list(self._values)
+        shift = median(values[-self._votes :])
+        if abs(shift) <= self._threshold:
+            return None
+        first = onset(np.array(values), shift)
+        # What is larger comes in several steps; a fit that was wrong does less harm this way.
+        log_ratio = min(_MAX_STEP, max(-_MAX_STEP, median(values[first:])))
+        return Drift(self._passes[first].at_s, math.exp(log_ratio))
+
+
+def _unexplained(bias: float, noise: float) -> float:
+    """The part of a stratum's median residual that is the fit's fault and not its few passes'."""
+    return math.copysign(max(0.0, abs(bias) - noise), bias)
+
+
+def onset(values: NDArray[np.float64], shift: float) -> int:
+    """Index of the first changed value: the likeliest split into "as before" and "shifted"."""
+    gain = np.sign(shift) * (values - shift / 2)
+    clipped = np.clip(gain, -abs(shift), abs(shift))
+    return int(np.argmax(np.cumsum(clipped[::-1])[::-1]))
