@@ -16,7 +16,8 @@ from dataclasses import asdict, fields
 from pathlib import Path
 
 from controller.errors import UserError
-from controller.simulation.synthetic import CalmThenBurst, Lengths, phase_load, synthesize
+from controller.simulation.lengths import Lengths
+from controller.simulation.synthetic import CalmThenBurst, phase_load, synthesize
 from controller.simulation.trace_formats import dump_trace
 
 DEFAULT_OUT = Path(__file__).parents[1] / "dynamo_configs" / "traces" / "calm_then_burst.jsonl"

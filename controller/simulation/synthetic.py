@@ -13,23 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from itertools import count, islice
 
+from controller.simulation.lengths import Lengths
 from controller.simulation.trace_shaping import with_prompts
 from controller.simulation.traces import BLOCK_TOKENS, Trace, TraceError, TraceRequest, arrival_s
-
-
-@dataclass(frozen=True, slots=True)
-class Lengths:
-    """Lognormal token counts, clipped; `mean` is that of the law before clipping."""
-
-    mean: float
-    sigma: float
-    low: int
-    high: int
-
-    def draw(self, rng: random.Random) -> int:
-        """One length."""
-        tokens = rng.lognormvariate(math.log(self.mean) - self.sigma**2 / 2, self.sigma)
-        return min(self.high, max(self.low, round(tokens)))
 
 
 @dataclass(frozen=True, slots=True)

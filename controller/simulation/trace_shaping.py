@@ -107,7 +107,9 @@ def with_prompts(rounds: Iterable[TraceRequest]) -> Session:
     done: list[TraceRequest] = []
     history = 0
     for request in rounds:
-        done.append(replace(request, prompt_tokens=history + request.new_tokens))
+        prompt = history + request.new_tokens
+        same = prompt == request.prompt_tokens
+        done.append(request if same else replace(request, prompt_tokens=prompt))
         history += request.new_tokens + request.output_tokens
     return tuple(done)
 

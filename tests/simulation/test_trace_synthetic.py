@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from controller.simulation.synthetic import CalmThenBurst, Lengths, phase_load, synthesize
+from controller.simulation.lengths import Lengths
+from controller.simulation.synthetic import CalmThenBurst, phase_load, synthesize
 from controller.simulation.trace_formats import parse_trace
 from controller.simulation.traces import TraceError, arrival_s
 
