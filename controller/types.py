@@ -56,6 +56,12 @@ class DecisionReason(str, Enum):
     """The prefill worker failed or vanished and no other could take over."""
     SHADOW_STOCK = "shadow_stock"
     """Shadow mode: where Dynamo's own KV router sends it; the rule's choice is only logged."""
+    ROUND_ROBIN = "round_robin"
+    """Baseline: prefill workers in turn."""
+    LEAST_TTFT_LOCAL = "least_ttft_local"
+    """Predicted TTFT is least on the bound decode worker."""
+    LEAST_TTFT_REMOTE = "least_ttft_remote"
+    """Predicted TTFT is least on a prefill worker."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,10 @@ The law, each with what it follows in vLLM v1:
   first come first served, while budget, seats and blocks allow; the first that does not fit
   blocks those behind it. Prefill chunks and decodes share the step. A request that arrives
   during a step is considered in the next.
+  With `prefill_first` a step that holds prompt tokens holds no decode. A request may cap its own
+  chunks, and a watermark may keep blocks free of admissions. With `async_scheduling` a step is
+  composed when the one before it starts: the scheduler runs beside the GPU and counts on the
+  tokens that are under way, so an arrival or a free seat waits one step more.
 - **Tokens.** The step that computes the last prompt token yields the first output token at its
   end, each later step one more, up to `max_output_tokens`; there is no end-of-sequence token.
 - **Time.** `costs.step_s(batch, context, chunk, chunk_pairs)` over the decodes, the KV tokens

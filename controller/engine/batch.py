@@ -45,6 +45,7 @@ class Batch:
     def add_prefill(self, seq: Sequence, tokens: int) -> None:
         """A chunk of `tokens` on top of what is computed (the history)."""
         self.budget -= tokens
+        seq.chunks_done += 1
         self.prefills.append((seq, tokens))
         self.prefill_tokens += tokens
         self.prefill_kv_tokens += seq.computed

@@ -49,6 +49,7 @@ class Engine:
         self._live: dict[str, Sequence] = {}
         self._arrivals = 0
         self._batch: Batch | None = None
+        self._ahead: Batch | None = None
         # Prompt blocks of what the last step finished: nothing reuses them before the next.
         self._just_finished: dict[str, list[int]] = {}
 
@@ -118,6 +119,11 @@ class Engine:
         pinned = self._leases.blocks(request_id)
         return self._kv.contents(self._just_finished[request_id] if pinned is None else pinned)
 
+    def cached_tokens(self, contents: Seq[int], prompt_tokens: int) -> int:
+        """Leading tokens of a prompt that the prefix cache holds now, as an admission would count
+        them: full blocks, and never the whole prompt. Takes nothing."""
+        return self._kv.count_prefix(contents, prompt_tokens - 1)
+
     def take_pulls(self) -> list[Pull]:
         """Pulls admitted since the last call; the driver performs them and reports back."""
         return self._scheduler.take_pulls()
@@ -150,10 +156,14 @@ class Engine:
         if self._batch is not None:
             raise RuntimeError("a step is running")
         self._just_finished.clear()
-        batch = self._scheduler.compose()
+        ahead, self._ahead = self._ahead, None
+        batch = ahead or self._scheduler.compose()
         if not batch:
             return None
         self._batch = batch
+        if self._spec.async_scheduling:
+            self._advance(batch)
+            self._ahead = self._scheduler.compose()
         return batch.step(now_s, self._costs, self._spec.charge_prefill)
 
     def finish_step(self, now_s: float) -> list[Output]:
@@ -161,24 +171,23 @@ class Engine:
         if self._batch is None:
             raise RuntimeError("no step is running")
         batch, self._batch = self._batch, None
-        running = self._scheduler.running
-        # Whoever was cancelled meanwhile is GONE; nobody is preempted during a step.
+        if not self._spec.async_scheduling:
+            self._advance(batch)
+        # Whoever was cancelled meanwhile is GONE. Composing ahead may have preempted somebody: that
+        # one is WAITING, and its token is computed again.
         decodes = [s for s in batch.decodes if s.state is SequenceState.RUNNING]
-        running.advance(decodes)
         for sequence in decodes:
             if not sequence.generated:  # a decode leg has just computed its last prompt token
                 self._kv.settle(sequence)
         outputs = [self._deliver(sequence, now_s) for sequence in decodes]
-        for sequence, tokens in batch.prefills:
+        for sequence, _tokens in batch.prefills:
             if sequence.state is not SequenceState.RUNNING:
                 continue
-            sequence.computed += tokens
             self._kv.settle(sequence)
             if sequence.computed == sequence.target:
-                running.start_decoding(sequence)
                 outputs.append(self._deliver(sequence, now_s))
         if self._just_finished:
-            running.sweep()
+            self._scheduler.running.sweep()
         return outputs
 
     def next_wakeup_s(self) -> float | None:
@@ -224,6 +233,8 @@ class Engine:
         name = f"request {request.request_id!r}"
         if request.prompt_tokens < 1 or request.max_output_tokens < 1:
             raise ValueError(f"{name}: prompt_tokens and max_output_tokens must be at least 1")
+        if any(tokens < 1 for tokens in request.chunks):
+            raise ValueError(f"{name}: chunks must be at least 1")
         blocks = self._kv.blocks_for(request.prompt_tokens)
         if len(request.contents) != blocks:
             raise ValueError(f"{name}: {len(request.contents)} contents for {blocks} blocks")
@@ -234,8 +245,23 @@ class Engine:
                 f"{name}: needs {need} KV blocks, the engine has {self._spec.num_blocks}"
             )
 
+    def _advance(self, batch: Batch) -> None:
+        """Count as computed what the batch computes."""
+        running = self._scheduler.running
+        decodes = [s for s in batch.decodes if s.state is SequenceState.RUNNING]
+        running.advance(decodes)
+        for sequence in decodes:
+            sequence.in_flight = True
+        for sequence, tokens in batch.prefills:
+            if sequence.state is SequenceState.RUNNING:
+                sequence.computed += tokens
+                if sequence.computed == sequence.target:
+                    running.start_decoding(sequence)
+                    sequence.in_flight = True
+
     def _deliver(self, sequence: Sequence, now_s: float) -> Output:
         """The next token of a request that has computed all it knows."""
+        sequence.in_flight = False
         sequence.generated += 1
         sequence.target += 1
         finish = None

@@ -48,10 +48,19 @@ class KvManager:
         limit = min(seq.target - 1, seq.request.prompt_tokens) // self._block_size
         return self._pool.lookup(seq.request.contents, limit)
 
-    def admit(self, seq: Sequence, hits: list[int], tokens: int) -> bool:
-        """Give a sequence the found prefix and room for its first `tokens`; all or nothing."""
+    def count_prefix(self, contents: Seq[int], tokens: int) -> int:
+        """Cached tokens among the first `tokens` of a prompt, whole blocks."""
+        if not self._prefix_cache:
+            return 0
+        return len(self._pool.lookup(contents, tokens // self._block_size)) * self._block_size
+
+    def admit(self, seq: Sequence, hits: list[int], tokens: int, watermark: int = 0) -> bool:
+        """Give a sequence the found prefix and room for its first `tokens`; all or nothing.
+
+        `watermark` blocks must stay free.
+        """
         new = self.blocks_for(tokens) - len(hits)
-        if not self._pool.can_take(hits, new):
+        if not self._pool.can_take(hits, new + watermark):
             return False
         self._pool.share(hits)
         seq.blocks = hits + self._pool.allocate(new)

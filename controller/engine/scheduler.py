@@ -51,8 +51,14 @@ class Scheduler:
     def compose(self) -> Batch:
         """The next step's batch; pulls that could start are left in `take_pulls`."""
         batch = Batch(self._spec.max_num_batched_tokens)
-        if self._continue_running(batch):
+        if not self._spec.prefill_first:
+            if self._continue_running(batch):
+                self._admit_waiting(batch)
+            return batch
+        if self._continue_running(batch, decodes=False):
             self._admit_waiting(batch)
+        if not batch:
+            self._continue_running(batch, prefills=False)
         return batch
 
     def take_pulls(self) -> list[Pull]:
@@ -81,7 +87,7 @@ class Scheduler:
         seq.state = SequenceState.GONE
         self._kv.free(seq.blocks)
 
-    def _continue_running(self, batch: Batch) -> bool:
+    def _continue_running(self, batch: Batch, decodes: bool = True, prefills: bool = True) -> bool:
         """Running requests in admission order; False if one of them lacked blocks."""
         running = self.running.sequences
         preemptions = self.preemptions
@@ -89,12 +95,12 @@ class Scheduler:
         # Preemption shortens the list from its end, never before `index`.
         while index < len(running) and batch.budget > 0:
             seq = running[index]
-            if seq.decoding:
+            if seq.decoding and decodes and seq.needs_decodes:
                 if seq.computed == seq.capacity and not self._make_room(seq, 1):
                     return False
                 batch.add_decode(seq)
-            else:
-                tokens = min(seq.target - seq.computed, batch.budget)
+            elif not seq.decoding and prefills:
+                tokens = seq.chunk(seq.computed, batch.budget)
                 if not self._make_room(seq, tokens):
                     return False
                 batch.add_prefill(seq, tokens)
@@ -141,10 +147,20 @@ class Scheduler:
     def _has_seat(self) -> bool:
         return len(self.running) + self.pulling < self._spec.max_num_seqs
 
+    def _watermark(self) -> int:
+        return self._spec.watermark_blocks if len(self.running) + self.pulling else 0
+
+    def _reserve(self, seq: Sequence, tokens: int) -> int:
+        """Blocks for what its first `tokens` leave of the prompt, if they must be free as well."""
+        if not self._spec.reserve_prompt:
+            return 0
+        return self._kv.blocks_for(seq.target) - self._kv.blocks_for(tokens)
+
     def _admit_prefill(self, seq: Sequence, hits: list[int], batch: Batch) -> bool:
         history = len(hits) * self._spec.block_size
-        tokens = min(seq.target - history, batch.budget)
-        if not self._kv.admit(seq, hits, history + tokens):
+        tokens = seq.chunk(history, batch.budget)
+        kept = self._watermark() + self._reserve(seq, history + tokens)
+        if not self._kv.admit(seq, hits, history + tokens, kept):
             return False
         self.waiting.remove(seq)
         self._note_hits(seq, history)
@@ -159,7 +175,7 @@ class Scheduler:
         moves and the pull is empty.
         """
         prompt = seq.request.prompt_tokens
-        if not self._kv.admit(seq, hits, prompt):
+        if not self._kv.admit(seq, hits, prompt, self._watermark()):
             return False
         self.waiting.remove(seq)
         history = seq.computed

@@ -32,9 +32,11 @@ class Sequence:
         "blocks",
         "cached_tokens",
         "capacity",
+        "chunks_done",
         "computed",
         "decoding",
         "generated",
+        "in_flight",
         "limit",
         "order",
         "preempted",
@@ -56,6 +58,8 @@ class Sequence:
         """Tokens to generate."""
         self.generated = 0
         """Tokens generated and delivered."""
+        self.in_flight = False
+        """The running step yields one more, and the next is composed on that."""
         self.target = request.prompt_tokens
         """Prompt and generated tokens: when all of them are computed, the next one is known."""
         self.computed = 0
@@ -67,6 +71,8 @@ class Sequence:
         """Leading prompt blocks whose content is written."""
         self.registered_blocks = 0
         """Leading full prompt blocks that the prefix cache knows."""
+        self.chunks_done = 0
+        """Steps in which it computed prompt tokens since it was admitted."""
         self.cached_tokens: int | None = None
         """Prefix hits at the first admission; None before it."""
         self.decoding = False
@@ -75,11 +81,26 @@ class Sequence:
         self.pull_blocks = 0
         self.preempted = False
 
+    @property
+    def needs_decodes(self) -> bool:
+        """Whether a token is left to compute that is not under way."""
+        return self.generated + self.in_flight < self.limit
+
+    def chunk(self, history: int, budget: int) -> int:
+        """Prompt tokens of its next step, on top of `history` computed ones."""
+        tokens = min(self.target - history, budget)
+        caps = self.request.chunks
+        if caps:
+            tokens = min(tokens, caps[min(self.chunks_done, len(caps) - 1)])
+        return tokens
+
     def lose_kv(self) -> None:
         """Back to nothing computed; what was generated is part of what to compute again."""
         self.computed = 0
+        self.chunks_done = 0
         self.blocks = []
         self.capacity = 0
         self.settled_blocks = 0
         self.registered_blocks = 0
         self.decoding = False
+        self.in_flight = False

@@ -50,11 +50,24 @@ class EngineSpec:
     """Seconds that a finished prefill leg's blocks stay pinned for the decode side."""
     charge_prefill: bool = True
     """False: prompt tokens cost no time (imitates the stock mocker on decode workers)."""
+    watermark_blocks: int = 0
+    """Blocks that an admission must leave free, unless nobody runs or pulls: room for the
+    running requests to grow, so that fewer of them are preempted."""
+    prefill_first: bool = False
+    """A step with prompt tokens holds no decode: running decodes pause (AMPD's engine, as vLLM
+    without chunked prefill)."""
+    async_scheduling: bool = False
+    """A step is composed when the one before it starts, not when that ends (vLLM's default): what
+    arrives or frees a seat during a step counts in the step after the next."""
+    reserve_prompt: bool = False
+    """An admission needs free blocks for the whole prompt, not only for its first chunk."""
 
     def __post_init__(self) -> None:
         for name in ("block_size", "num_blocks", "max_num_batched_tokens", "max_num_seqs"):
             if getattr(self, name) < 1:
                 raise ValueError(f"EngineSpec.{name} must be at least 1")
+        if not 0 <= self.watermark_blocks < self.num_blocks:
+            raise ValueError("EngineSpec.watermark_blocks must be below num_blocks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +89,9 @@ class EngineRequest:
     """Decode leg of a hand-over: the prompt's KV comes from elsewhere, see `Pull`."""
     priority: int = 0
     """Reserved. Lower is served first (vLLM's sense), FCFS within; it never preempts."""
+    chunks: tuple[int, ...] = ()
+    """Most prompt tokens in its first, second, ... step (deflection: a prefill in chunks that the
+    running decodes can bear). The last one holds for all further steps; empty: no cap."""
 
 
 @dataclass(frozen=True, slots=True)

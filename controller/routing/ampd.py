@@ -21,62 +21,75 @@ import math
 from dataclasses import dataclass
 from random import Random
 
+import numpy as np
+
 from controller.costs.model import CostModel
+from controller.routing.kernels.placement import least_estimate, slack
+from controller.routing.kernels.reasons import LOCAL, REASONS
 from controller.types import (
     ClusterView,
     Decision,
-    DecisionReason,
+    FloatArray,
     Place,
     PrefillTask,
     RoutingParams,
     Slo,
 )
 
+Estimates = tuple[tuple[str, float], ...]
+
 
 @dataclass(frozen=True, slots=True)
 class Ampd:
-    """Algorithm 1. `rng` shuffles the scan; it is the rule's only state."""
+    """Algorithm 1. `rng` shuffles the scan; it is the rule's only state.
+
+    The decisions are the compiled kernels' (controller.routing.kernels): the simulator makes them
+    with the same functions. They are compiled here, not at the first request.
+    """
 
     costs: CostModel
     slo: Slo
     params: RoutingParams
     rng: Random
 
+    def __post_init__(self) -> None:
+        one = np.zeros(1)
+        slack(one, 0.0, True, 0.0, 0.0, 0, np.zeros(1, np.int64))
+        least_estimate(one, 0.0)
+
     def place(self, task: PrefillTask, view: ClusterView) -> Decision:
         """Choose a place; the prefill pool must not be empty."""
-        index = self._first_with_slack(view)
-        if index is not None:
-            worker_id = view.prefill.worker_ids[index]
-            return Decision(Place.REMOTE, worker_id, DecisionReason.PREFILL_SLACK)
-        if self._decode_has_slack(view):
-            return Decision(Place.LOCAL, None, DecisionReason.DECODE_SLACK)
-        return self._least_estimate(task, view)
+        bound = view.bound
+        choice, reason = slack(
+            np.ascontiguousarray(view.prefill.ttft_window_s, dtype=np.float64),
+            math.nan if bound is None else float(view.decode.itl_window_s[bound]),
+            bound is not None,
+            self.params.alpha * self.slo.ttft_ms / 1e3,
+            self.params.beta * self.slo.itl_ms / 1e3,
+            self.rng.getrandbits(63),
+            np.empty(len(view.prefill.worker_ids), np.int64),
+        )
+        if reason >= 0:
+            return decision(view, choice, reason)
+        remote_s = remote_estimates_s(self.costs, task, view)
+        named = named_estimates(view, remote_s)
+        local_s = math.nan
+        if bound is not None:
+            local_s = local_estimate_s(self.costs, task, view, bound)
+            named = (("local", local_s), *named)
+        return decision(view, *least_estimate(remote_s, local_s), named)
 
-    def _first_with_slack(self, view: ClusterView) -> int | None:
-        limit_s = self.params.alpha * self.slo.ttft_ms / 1e3
-        order = list(range(len(view.prefill.worker_ids)))
-        self.rng.shuffle(order)
-        return next((i for i in order if _within(view.prefill.ttft_window_s[i], limit_s)), None)
 
-    def _decode_has_slack(self, view: ClusterView) -> bool:
-        if view.bound is None:
-            return False
-        limit_s = self.params.beta * self.slo.itl_ms / 1e3
-        return _within(view.decode.itl_window_s[view.bound], limit_s)
+def decision(view: ClusterView, choice: int, reason: int, estimates_s: Estimates = ()) -> Decision:
+    """What a compiled rule has chosen, with worker ids and named reasons."""
+    place = Place.LOCAL if choice == LOCAL else Place.REMOTE
+    worker_id = None if choice == LOCAL else view.prefill.worker_ids[choice]
+    return Decision(place, worker_id, REASONS[reason], estimates_s)
 
-    def _least_estimate(self, task: PrefillTask, view: ClusterView) -> Decision:
-        remote = [remote_estimate_s(self.costs, task, view, i) for i in _indices(view)]
-        named = list(zip(map(str, view.prefill.worker_ids), remote, strict=True))
-        best = min(range(len(remote)), key=remote.__getitem__)
-        if view.bound is None:
-            worker_id = view.prefill.worker_ids[best]
-            return Decision(Place.REMOTE, worker_id, DecisionReason.NO_DECODE_WORKER, tuple(named))
-        local_s = local_estimate_s(self.costs, task, view, view.bound)
-        estimates = (("local", local_s), *named)
-        if local_s <= remote[best]:
-            return Decision(Place.LOCAL, None, DecisionReason.ARGMIN_LOCAL, estimates)
-        worker_id = view.prefill.worker_ids[best]
-        return Decision(Place.REMOTE, worker_id, DecisionReason.ARGMIN_REMOTE, estimates)
+
+def named_estimates(view: ClusterView, remote_s: FloatArray) -> Estimates:
+    """Estimates of the prefill workers for the decision log."""
+    return tuple(zip(map(str, view.prefill.worker_ids), remote_s.tolist(), strict=True))
 
 
 def local_estimate_s(costs: CostModel, task: PrefillTask, view: ClusterView, index: int) -> float:
@@ -94,9 +107,7 @@ def remote_estimate_s(costs: CostModel, task: PrefillTask, view: ClusterView, in
     return own + transfer + float(view.prefill.queue_s[index])
 
 
-def _within(window_s: float, limit_s: float) -> bool:
-    return math.isnan(window_s) or window_s <= limit_s
-
-
-def _indices(view: ClusterView) -> range:
-    return range(len(view.prefill.worker_ids))
+def remote_estimates_s(costs: CostModel, task: PrefillTask, view: ClusterView) -> FloatArray:
+    """Eq. 2 for every prefill worker, shape (workers,)."""
+    count = len(view.prefill.worker_ids)
+    return np.array([remote_estimate_s(costs, task, view, i) for i in range(count)])

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from random import Random
 from typing import Protocol
 
-from controller.costs.model import CostModel
+from controller.costs.model import TableCost
 from controller.routing.ampd import Ampd
-from controller.routing.baselines import AlwaysLocal, AlwaysRemote
+from controller.routing.baselines import AlwaysLocal, AlwaysRemote, LeastTtft, RoundRobin
 from controller.types import (
     ClusterView,
     Decision,
@@ -27,10 +27,12 @@ class Placement(Protocol):
     def place(self, task: PrefillTask, view: ClusterView) -> Decision: ...
 
 
-PLACEMENTS: dict[str, Callable[[CostModel, Slo, RoutingParams, Random], Placement]] = {
+PLACEMENTS: dict[str, Callable[[TableCost, Slo, RoutingParams, Random], Placement]] = {
     "ampd": Ampd,
     "always_remote": lambda costs, slo, params, rng: AlwaysRemote(costs),
     "always_local": lambda costs, slo, params, rng: AlwaysLocal(),
+    "round_robin": lambda costs, slo, params, rng: RoundRobin(),
+    "least_ttft": lambda costs, slo, params, rng: LeastTtft(costs),
 }
 
 

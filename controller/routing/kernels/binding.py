@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which decode worker a new session binds to: the one with the least context, near-ties at random.
+
+Owns: the choice. Does not own: the context of each worker, which sessions are bound already.
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+from controller.routing.kernels.draws import below
+from controller.types import IntArray
+
+NEAR_SHARE = 0.1
+NEAR_TOKENS = 256
+"""Workers this close to the least loaded one are as good: a draw spreads what arrives together."""
+
+
+@njit(cache=True, nogil=True)
+def near(least: int) -> int:
+    """The context up to which a worker counts as least loaded."""
+    return least + max(NEAR_TOKENS, round(least * NEAR_SHARE))
+
+
+@njit(cache=True, nogil=True)
+def least_context(context: IntArray, draw: int) -> int:
+    """Index of one of the workers with about the least context; shape (workers,), not empty."""
+    lowest = context[0]
+    for i in range(1, context.size):
+        lowest = min(lowest, context[i])
+    limit = near(lowest)
+    count = 0
+    for i in range(context.size):
+        count += context[i] <= limit
+    chosen = below(draw, 0, count)
+    for i in range(context.size):
+        if context[i] <= limit:
+            if chosen == 0:
+                return i
+            chosen -= 1
+    return 0

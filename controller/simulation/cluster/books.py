@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The router's own books: what waits and flies at each prefill worker, and windowed TTFT and ITL.
+
+Owns: the sums behind Eq. 2's queue term, the in-flight list, the windows of Algorithm 1 (as
+controller.runtime.router keeps them live). Does not own: decisions.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from controller.simulation.cluster.clock import key, steps_s, steps_until
+from controller.simulation.cluster.compiled import kernel
+from controller.simulation.cluster.state import (
+    FLY_S,
+    FLY_TOKENS,
+    FLYING,
+    REPORT_DELAY_S,
+    SINCE_S,
+    WAIT_S,
+    WINDOW_S,
+    State,
+)
+
+
+@kernel
+def queue_up(s: State, w: int, r: int) -> None:
+    """To the end of a prefill worker's queue at the router."""
+    worker, q = s.wrk[w], s.req[r]
+    tail = worker.queue_tail
+    q.prev, q.next = tail, -1
+    if tail >= 0:
+        s.req[tail].next = r
+    else:
+        worker.queue_head = r
+    worker.queue_tail = r
+    worker.queued += 1
+    s.books[WAIT_S, w] += q.predicted_s
+
+
+@kernel
+def leave_queue(s: State, w: int, r: int) -> None:
+    worker = s.wrk[w]
+    before, after = s.req[r].prev, s.req[r].next
+    if before >= 0:
+        s.req[before].next = after
+    else:
+        worker.queue_head = after
+    if after >= 0:
+        s.req[after].prev = before
+    else:
+        worker.queue_tail = before
+    worker.queued -= 1
+    s.books[WAIT_S, w] = s.books[WAIT_S, w] - s.req[r].predicted_s if worker.queued else 0.0
+
+
+@kernel
+def fly(s: State, w: int, r: int, now_s: float) -> None:
+    """A prefill is sent to its worker."""
+    worker, q = s.wrk[w], s.req[r]
+    tail = worker.fly_tail
+    q.fly_prev, q.fly_next = tail, -1
+    if tail >= 0:
+        s.req[tail].fly_next = r
+    else:
+        worker.fly_head = r
+    worker.fly_tail = r
+    if s.seen[FLYING, w] == 0:
+        s.books[SINCE_S, w] = now_s
+    s.seen[FLYING, w] += 1
+    s.seen[FLY_TOKENS, w] += q.uncached
+    s.books[FLY_S, w] += q.predicted_s
+
+
+@kernel
+def land(s: State, w: int, r: int, now_s: float) -> None:
+    """A prefill that was sent has ended."""
+    worker, q = s.wrk[w], s.req[r]
+    if q.fly_prev >= 0:
+        s.req[q.fly_prev].fly_next = q.fly_next
+    else:
+        worker.fly_head = q.fly_next
+    if q.fly_next >= 0:
+        s.req[q.fly_next].fly_prev = q.fly_prev
+    else:
+        worker.fly_tail = q.fly_prev
+    s.seen[FLYING, w] -= 1
+    s.seen[FLY_TOKENS, w] -= q.uncached
+    s.books[FLY_S, w] = s.books[FLY_S, w] - q.predicted_s if s.seen[FLYING, w] else 0.0
+    s.books[SINCE_S, w] = now_s
+
+
+@kernel
+def add_sample(s: State, w: int, r: int, ttft_s: float) -> None:
+    """A TTFT as the router saw it, at the prefill's end."""
+    worker = s.wrk[w]
+    s.req[r].sample_s, s.req[r].sample_next = ttft_s, -1
+    if worker.sample_tail >= 0 and worker.samples > 0:
+        s.req[worker.sample_tail].sample_next = r
+    else:
+        worker.sample_head = r
+    worker.sample_tail = r
+    worker.samples += 1
+    worker.sample_sum_s += ttft_s
+
+
+@kernel
+def ttft_window_s(s: State, w: int, now_s: float) -> float:
+    """Mean over the window; when it is empty, the age of the oldest prefill; NaN without one."""
+    worker = s.wrk[w]
+    while worker.samples > 0:
+        r = worker.sample_head
+        if s.req[r].prefilled_s > now_s - s.par[WINDOW_S]:
+            break
+        worker.sample_sum_s -= s.req[r].sample_s
+        worker.sample_head = s.req[r].sample_next
+        worker.samples -= 1
+    if worker.samples > 0:
+        return float(worker.sample_sum_s / worker.samples)
+    worker.sample_sum_s = 0.0
+    oldest = math.inf
+    if worker.fly_head >= 0:
+        oldest = s.req[worker.fly_head].queued_s
+    if worker.queue_head >= 0:
+        oldest = min(oldest, s.req[worker.queue_head].queued_s)
+    return max(0.0, now_s - oldest) if oldest < math.inf else math.nan
+
+
+@kernel
+def itl_window_s(s: State, w: int, now_s: float) -> float:
+    """Mean gap of decode w's tokens in the window: steps that ended in it, weighted by batch.
+
+    Reports come late by the delay, so the window ends that much earlier. NaN when it is empty.
+    """
+    worker = s.wrk[w]
+    newest_s = now_s - s.par[REPORT_DELAY_S]
+    _drop_old_steps(s, worker, newest_s - s.par[WINDOW_S])
+    total_s, weight = 0.0, 0.0
+    at, skip = worker.log_head, worker.log_cut
+    while at >= 0:
+        entry = s.log[at]
+        ended = _ended_steps(entry, entry.n, newest_s)
+        if ended > skip:
+            total_s += (_sum_s(entry, ended) - _sum_s(entry, skip)) * entry.batch
+            weight += float(ended - skip) * entry.batch
+        at, skip = entry.next, 0
+    if worker.busy and worker.in_batch > 0:
+        ended = _ended_now(worker, newest_s)
+        total_s += steps_s(worker.first_s, worker.slope_s, ended) * worker.in_batch
+        weight += float(ended) * worker.in_batch
+    return total_s / weight if weight > 0.0 else math.nan
+
+
+@kernel
+def _sum_s(entry: Any, n: int) -> float:
+    return steps_s(entry.first_s, entry.slope_s, n)
+
+
+@kernel
+def _ended_steps(entry: Any, n: int, at_s: float) -> int:
+    """How many of the first n logged steps have ended at `at_s` or before."""
+    low, high = 0, n
+    while low < high:
+        middle = (low + high + 1) // 2
+        if entry.start_s + _sum_s(entry, middle) <= at_s:
+            low = middle
+        else:
+            high = middle - 1
+    return int(low)
+
+
+@kernel
+def _ended_now(worker: Any, at_s: float) -> int:
+    """The same for the steps that are running."""
+    n = steps_until(worker, key(at_s))
+    while n > 0 and worker.start_s + steps_s(worker.first_s, worker.slope_s, n) > at_s:
+        n -= 1
+    return int(n)
+
+
+@kernel
+def _drop_old_steps(s: State, worker: Any, before_s: float) -> None:
+    while worker.log_head >= 0:
+        entry = s.log[worker.log_head]
+        gone = _ended_steps(entry, entry.n, before_s)
+        if gone < entry.n:
+            worker.log_cut = max(worker.log_cut, gone)
+            return
+        worker.log_head = entry.next
+        worker.log_cut = 0

@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The first state of a simulation, from workload, cluster and options.
+
+Owns: filling the arrays. Does not own: their meaning (state.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from controller.costs.tables import pack
+from controller.routing.inflight import InFlightBound
+from controller.simulation.cluster import state as at
+from controller.simulation.cluster.blocks import relist
+from controller.simulation.cluster.clock import NEVER
+from controller.simulation.cluster.heaps import WIDTH
+from controller.simulation.cluster.ordering import ORDERINGS
+from controller.simulation.cluster.placement import PLACEMENTS, READ_WINDOWS
+from controller.simulation.cluster.prefixes import Segments, segments
+from controller.simulation.cluster.spec import (
+    BINDINGS,
+    ClusterSpec,
+    SimOptions,
+    SimulationError,
+)
+from controller.simulation.workloads.workload import Workload
+
+_FIRST_POOL = 1 << 14
+_FIRST_LOG = 1 << 16
+
+
+def build(workload: Workload, cluster: ClusterSpec, options: SimOptions) -> at.State:
+    """The state before the first event."""
+    cut = segments(workload)
+    _check_blocks(workload, cluster, cut)
+    workers = len(cluster.workers)
+    wrk, mem = _workers(cluster, options)
+    data, bounds = _tables(cluster)
+    batches = max(engine.max_num_seqs for engine in cluster.engines) + 1
+    followers = int((workload.after >= 0).sum())
+    s = at.State(
+        req=_requests(workload, options),
+        wrk=wrk,
+        hold=records(at.HOLDING, 0),
+        ref=records(at.REFERENCE, 0),
+        log=records(at.STEPS, _FIRST_LOG),
+        stint=records(at.STINT, 0),
+        ctl=_scalars(workload, cluster, options, cut),
+        par=_parameters(options),
+        mem=mem,
+        due=np.full(workers, NEVER),
+        heap=np.zeros(workers, np.int32),
+        slot=np.full(workers, -1, np.int32),
+        ready=np.zeros(workers, np.int32),
+        later_key=np.zeros(followers + 1, np.int64),
+        later_row=np.zeros(followers + 1, np.int32),
+        own=np.flatnonzero(workload.after < 0).astype(np.int32),
+        books=np.zeros((at.BOOKS, workers)),
+        seen=np.zeros((at.SEEN, workers), np.int64),
+        pool=_pools(cluster),
+        scratch=np.zeros(_scratch_size(workload, cluster), np.int64),
+        estimate=np.zeros((4, max(1, len(cluster.prefill)))),
+        bound=np.full(int(workload.session.max()) + 1, -1, np.int32),
+        live=np.zeros(cut.shared + int(workload.stream.max()) + 1, np.int32),
+        path_start=cut.start,
+        path=cut.path.astype(np.int32),
+        bucket=np.full(1, -1, np.int32),
+        data=data,
+        bounds=bounds,
+        line=_no_lines(len(cluster.costs), batches),
+    )
+    grow_holdings(s, _FIRST_POOL + 2 * margin(s))
+    grow_references(s, _FIRST_POOL + 2 * margin(s))
+    s.put("stint", records(at.STINT, _FIRST_POOL + 2 * margin(s)))
+    s.ctl[at.BATCHES] = batches
+    _empty_caches(s)
+    return s
+
+
+def margin(s: at.State) -> int:
+    """Most holdings, references or stints that one event or composition can use up.
+
+    A composition admits at most all seats, each with a path of segments that may be split.
+    """
+    longest = int(np.diff(s.path_start).max(initial=0))
+    return 4 * (int(s.wrk["max_seqs"].max()) + 2) * (longest + 3)
+
+
+def records(kind: np.dtype[Any], count: int) -> Any:
+    """Zeroed records whose fields are attributes, compiled or not."""
+    return np.zeros(count, kind).view(np.recarray)
+
+
+def grow_holdings(s: at.State, count: int) -> None:
+    """Room for `count` more holdings, and a prefix table to match."""
+    hold = _longer(s.hold, count)
+    s.ctl[at.HOLD_FREE] = _chain(hold, len(s.hold), int(s.ctl[at.HOLD_FREE]))
+    s.ctl[at.HOLDS_LEFT] += count
+    bucket = np.full(1 << int(len(hold) - 1).bit_length(), -1, np.int32)
+    relist(s.bucket, bucket, hold)
+    s.put("hold", hold)
+    s.put("bucket", bucket)
+
+
+def grow_references(s: at.State, count: int) -> None:
+    """Room for `count` more references."""
+    ref = _longer(s.ref, count)
+    s.ctl[at.REF_FREE] = _chain(ref, len(s.ref), int(s.ctl[at.REF_FREE]))
+    s.ctl[at.REFS_LEFT] += count
+    s.put("ref", ref)
+
+
+def grow_log(s: at.State) -> None:
+    """Twice the room for steps."""
+    s.put("log", _longer(s.log, len(s.log)))
+
+
+def grow_stints(s: at.State) -> None:
+    """Twice the room for stints."""
+    s.put("stint", _longer(s.stint, len(s.stint)))
+
+
+def _longer(old: Any, count: int) -> Any:
+    new = records(old.dtype, len(old) + count)
+    new[: len(old)] = old
+    return new
+
+
+def _chain(pool: Any, first: int, free: int) -> int:
+    """Link the entries from `first` on in front of the free ones; returns the new first one."""
+    pool["next"][first:] = np.arange(first + 1, len(pool) + 1)
+    pool["next"][-1] = free
+    return first
+
+
+def _requests(workload: Workload, options: SimOptions) -> Any:
+    req = records(at.REQUEST, len(workload))
+    req["arrival_s"] = workload.arrival_s
+    req["think_s"] = workload.think_s
+    req["error"] = _errors(len(workload), options)
+    req["prompt"] = workload.prompt_tokens
+    req["output"] = workload.output_tokens
+    req["urgency"] = workload.priority
+    req["priority"] = -workload.priority
+    req["session"] = workload.session
+    req["stream"] = workload.stream
+    req["head"] = workload.heads
+    req["follower"] = workload.followers
+    for name in (
+        "prefill_worker",
+        "decode_worker",
+        "place",
+        "reason",
+        "refs",
+        "pin_refs",
+        "stints",
+    ):
+        req[name] = -1
+    for name in (
+        "sent_s",
+        "started_s",
+        "prefilled_s",
+        "pulled_s",
+        "first_s",
+        "finish_s",
+        "stint_s",
+    ):
+        req[name] = -1.0
+    return req
+
+
+def _errors(count: int, options: SimOptions) -> Any:
+    if options.cost_error == 0:
+        return options.cost_bias
+    rng = np.random.default_rng([options.seed, 1])
+    return options.cost_bias * np.exp(rng.normal(0.0, options.cost_error, count))
+
+
+def _workers(cluster: ClusterSpec, options: SimOptions) -> tuple[Any, Any]:
+    wrk = records(at.WORKER, len(cluster.workers))
+    words = 0
+    for i, worker in enumerate(cluster.workers):
+        spec = cluster.engines[worker.engine]
+        if spec.async_scheduling:
+            raise SimulationError("engine: async_scheduling is not simulated yet; set it to False")
+        row = wrk[i]
+        row.role = at.PREFILLS if i < len(cluster.prefill) else at.DECODES
+        row.life = at.LIVE
+        row.table = worker.costs
+        row.block_size, row.num_blocks = spec.block_size, spec.num_blocks
+        row.max_tokens, row.max_seqs = spec.max_num_batched_tokens, spec.max_num_seqs
+        row.prefix_cache, row.charge_prefill = spec.prefix_cache, spec.charge_prefill
+        row.watermark, row.prefill_first = spec.watermark_blocks, spec.prefill_first
+        row.reserve_prompt = spec.reserve_prompt
+        bound = InFlightBound(spec.max_num_batched_tokens, options.in_flight_steps)
+        row.in_flight_tokens = bound.tokens
+        row.ends, row.residues = words, words + WIDTH * (spec.max_num_seqs + 1)
+        words = int(row.residues) + spec.block_size
+    for name in wrk.dtype.names:
+        if name.endswith(("_head", "_tail")):
+            wrk[name] = -1
+    return wrk, np.zeros(words, np.int64)
+
+
+def _tables(cluster: ClusterSpec) -> tuple[Any, Any]:
+    packed = [pack(tables) for tables in cluster.costs]
+    offsets = np.cumsum([0] + [len(data) for data, _ in packed[:-1]])
+    data = np.concatenate([data for data, _ in packed])
+    return data, np.stack([bounds + o for (_, bounds), o in zip(packed, offsets, strict=True)])
+
+
+def _no_lines(tables: int, batches: int) -> Any:
+    line = np.zeros((tables * batches, 4))
+    line[:, 2], line[:, 3] = np.inf, -np.inf
+    return line
+
+
+def _scalars(workload: Workload, cluster: ClusterSpec, options: SimOptions, cut: Segments) -> Any:
+    ctl = np.zeros(at.CTL, np.int64)
+    rule = PLACEMENTS[options.placement]
+    ctl[at.HOLD_FREE] = ctl[at.REF_FREE] = -1
+    ctl[at.PREFILL_POOL] = len(cluster.prefill)
+    ctl[at.DECODE_POOL] = len(cluster.decode)
+    ctl[at.SHARED_SEGMENTS] = cut.shared
+    ctl[at.BLOCK_TOKENS] = workload.block_tokens
+    ctl[at.PLACEMENT] = rule
+    ctl[at.BINDING] = BINDINGS[options.binding]
+    ctl[at.ORDERING] = ORDERINGS[options.ordering]
+    ctl[at.SEED] = options.seed
+    ctl[at.KEEP_LOG] = options.gaps or rule in READ_WINDOWS
+    ctl[at.CONTENTION] = cluster.contention
+    ctl[at.LOCAL_CHUNK] = options.local_chunk_tokens
+    return ctl
+
+
+def _parameters(options: SimOptions) -> Any:
+    par = np.zeros(at.PAR)
+    par[at.TTFT_LIMIT_S] = options.slo.ttft_ms / 1e3
+    par[at.ITL_LIMIT_S] = options.slo.itl_ms / 1e3
+    par[at.ALPHA], par[at.BETA] = options.params.alpha, options.params.beta
+    par[at.WINDOW_S] = options.params.window_s
+    par[at.REPORT_DELAY_S] = options.report_delay_s
+    return par
+
+
+def _pools(cluster: ClusterSpec) -> Any:
+    pool = np.zeros((2, len(cluster.workers)), np.int32)
+    pool[0, : len(cluster.prefill)] = np.arange(len(cluster.prefill))
+    pool[1, : len(cluster.decode)] = len(cluster.prefill) + np.arange(len(cluster.decode))
+    return pool
+
+
+def _scratch_size(workload: Workload, cluster: ClusterSpec) -> int:
+    """For pieces of a prompt (prefix.find) and for one number a worker."""
+    smallest = min(engine.block_size for engine in cluster.engines)
+    longest = int((workload.prompt_tokens + workload.output_tokens).max())
+    return max(3 * (longest // smallest + 2), len(cluster.workers))
+
+
+def _check_blocks(workload: Workload, cluster: ClusterSpec, cut: Segments) -> None:
+    for engine in cluster.engines:
+        if cut.shared and workload.block_tokens % engine.block_size:
+            raise SimulationError(
+                f"{workload.name}: engine blocks of {engine.block_size} tokens do not divide the "
+                f"workload's blocks of {workload.block_tokens}"
+            )
+
+
+def _empty_caches(s: at.State) -> None:
+    """All blocks of every worker free, as one run that nobody can find."""
+    for w in range(len(s.wrk)):
+        h = int(s.ctl[at.HOLD_FREE])
+        s.ctl[at.HOLD_FREE] = s.hold[h].next
+        s.ctl[at.HOLDS_LEFT] -= 1
+        row = s.hold[h]
+        row.segment, row.worker, row.low, row.high = -1, w, 0, s.wrk[w].num_blocks
+        row.users, row.prev, row.next, row.chain, row.rest = 0, -1, -1, -1, -1
+        s.wrk[w].free = s.wrk[w].num_blocks
+        s.wrk[w].lru_head = s.wrk[w].lru_tail = h

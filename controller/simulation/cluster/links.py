@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""KV on its way between workers, and what stays pinned until it has arrived.
+
+Owns: when a pull ends, whose blocks that frees. Does not own: who pulls (admit.py).
+
+**Contention.** Each worker has one link out and one in. A transfer occupies the source's way out
+and the target's way in for bytes/bandwidth, from the first instant at which both are free; those
+asked for earlier go first (FIFO a link, reserved at admission). The latency is paid on top and
+occupies nothing. So the end of a transfer is known when it is asked for, exactly, at no cost; with
+`contention` off it begins at once.
+
+A prefill's decode leg is sent at once and renews the lease while it waits (docs/handover.md), so
+no lease ends here: blocks stay pinned until the pull is over.
+"""
+
+from __future__ import annotations
+
+from controller.costs.calls import unpack
+from controller.costs.kernels import transfer_s
+from controller.costs.tables import LATENCY_S
+from controller.simulation.cluster.blocks import give_private, release
+from controller.simulation.cluster.clock import key, steps_until
+from controller.simulation.cluster.compiled import kernel
+from controller.simulation.cluster.decodes import start_decoding
+from controller.simulation.cluster.heaps import schedule
+from controller.simulation.cluster.lists import (
+    append_fresh,
+    append_pin,
+    append_pulling,
+    append_running,
+    remove_pin,
+    remove_pulling,
+)
+from controller.simulation.cluster.prefix import register
+from controller.simulation.cluster.state import CONTENTION, State
+
+
+@kernel
+def transfer_end_s(s: State, source: int, target: int, tokens: int, now_s: float) -> float:
+    """When `tokens` tokens of KV have moved; the links are reserved for them."""
+    if tokens <= 0:
+        return now_s
+    puller = s.wrk[target]
+    tables = unpack(s.data, s.bounds[puller.table])
+    alone_s = transfer_s(tables, float(tokens))
+    if not s.ctl[CONTENTION]:
+        return now_s + alone_s
+    giver = s.wrk[source]
+    latency_s = tables.transfer[LATENCY_S]
+    free_s = max(now_s, giver.egress_s, puller.ingress_s) + (alone_s - latency_s)
+    giver.egress_s = puller.ingress_s = free_s
+    return float(free_s + latency_s)
+
+
+@kernel
+def start_pull(s: State, w: int, r: int, tokens: int, now_s: float) -> None:
+    """Request r, admitted on worker w, pulls its prompt from where it was prefilled."""
+    q = s.req[r]
+    source = q.prefill_worker
+    q.pulled_tokens = tokens
+    q.pulled_s = transfer_end_s(s, source, w, tokens, now_s)
+    append_pulling(s.req, s.wrk[w], r)
+    q.release_s = q.pulled_s
+    append_pin(s.req, s.wrk[source], r)
+    expect_release(s, source, key(q.release_s))
+
+
+@kernel
+def expect_release(s: State, w: int, instant: int) -> None:
+    """Blocks of worker w become free at `instant`: whoever lacks them must try again."""
+    worker = s.wrk[w]
+    if worker.waiting == 0 and worker.running == 0:
+        return
+    if not worker.busy:
+        if instant < s.due[w] or s.slot[w] < 0:
+            schedule(s, w, instant)
+    elif worker.waiting > 0:
+        cut_steps(s, w, instant)
+
+
+@kernel
+def cut_steps(s: State, w: int, instant: int) -> None:
+    """Plan no further than the first step that ends at `instant` or later."""
+    worker = s.wrk[w]
+    if worker.n <= 1:
+        return
+    n = steps_until(worker, instant)
+    if n < worker.n:
+        worker.n = n
+        worker.end_s = worker.start_s + (n * worker.first_s + worker.slope_s * (0.5 * n * (n - 1)))
+        schedule(s, w, key(worker.end_s))
+
+
+@kernel
+def settle_pins(s: State, w: int, instant: int) -> None:
+    """Free what was pinned until `instant` or before."""
+    worker = s.wrk[w]
+    while worker.pin_head >= 0 and key(s.req[worker.pin_head].release_s) <= instant:
+        r = worker.pin_head
+        remove_pin(s.req, worker, r)
+        unpin(s, w, r)
+
+
+@kernel
+def unpin(s: State, w: int, r: int) -> None:
+    q = s.req[r]
+    s.wrk[w].pins -= 1
+    give_private(s, w, q.pin_blocks - q.pin_registered)
+    release(s, w, q.pin_refs)
+    q.pin_refs = -1
+    q.pin_blocks = q.pin_registered = 0
+
+
+@kernel
+def settle_pulled(s: State, w: int, instant: int) -> None:
+    """Let the prefix cache know what has arrived until `instant`."""
+    r = s.wrk[w].pull_head
+    while r >= 0 and key(s.req[r].pulled_s) <= instant:
+        register(s, w, r, (s.req[r].ask - 1) // s.wrk[w].block_size)
+        r = s.req[r].next
+
+
+@kernel
+def join_pulled(s: State, w: int, instant: int) -> None:
+    """Those whose KV has arrived until `instant` decode from the next step on.
+
+    One prompt token is left to compute, which counts as a decode.
+    """
+    worker = s.wrk[w]
+    while worker.pull_head >= 0 and key(s.req[worker.pull_head].pulled_s) <= instant:
+        r = worker.pull_head
+        q = s.req[r]
+        remove_pulling(s.req, worker, r)
+        q.pull_pending = 0
+        q.computed = q.ask - 1
+        register(s, w, r, q.computed // worker.block_size)
+        append_running(s.req, worker, r)
+        start_decoding(s, w, r)
+        append_fresh(s.req, worker, r)

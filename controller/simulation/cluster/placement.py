@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a prefill runs: the inputs of the placement rules, and the call of the one in force.
+
+Owns: the dispatch by rule code. Does not own: the rules: they are controller.routing.kernels',
+the very functions that the live router calls.
+"""
+
+from __future__ import annotations
+
+from controller.routing.kernels import placement as rules
+from controller.routing.kernels.draws import decision_draw
+from controller.routing.kernels.reasons import ALWAYS_LOCAL, LOCAL, PREFILL_POOL_EMPTY
+from controller.simulation.cluster.books import itl_window_s, ttft_window_s
+from controller.simulation.cluster.compiled import kernel
+from controller.simulation.cluster.estimates import (
+    CACHED,
+    REMOTE_S,
+    first_token_estimates,
+    history_tokens,
+    local_s,
+    remote_estimates,
+)
+from controller.simulation.cluster.prefix import hits
+from controller.simulation.cluster.state import (
+    ALPHA,
+    BETA,
+    DECISIONS,
+    ITL_LIMIT_S,
+    PLACEMENT,
+    PREFILL_POOL,
+    SEED,
+    TTFT_LIMIT_S,
+    TURN,
+    State,
+)
+
+AMPD, ALWAYS_REMOTE, ALWAYS_LOCAL_, ROUND_ROBIN, LEAST_TTFT = range(5)
+PLACEMENTS = {
+    "ampd": AMPD,
+    "always_remote": ALWAYS_REMOTE,
+    "always_local": ALWAYS_LOCAL_,
+    "round_robin": ROUND_ROBIN,
+    "least_ttft": LEAST_TTFT,
+}
+"""Codes of the rules, by their name in the registry of the live router."""
+
+READ_WINDOWS = frozenset({AMPD})
+
+
+@kernel
+def place(s: State, r: int, now_s: float) -> tuple[int, int, int]:
+    """(prefill worker or -1 for local, history on the decode worker, hits on the former)."""
+    q = s.req[r]
+    rule = s.ctl[PLACEMENT]
+    count = s.ctl[PREFILL_POOL]
+    if count == 0 or rule == ALWAYS_LOCAL_:
+        q.reason = PREFILL_POOL_EMPTY if count == 0 else ALWAYS_LOCAL
+        return LOCAL, history_tokens(s, q.decode_worker, r, now_s), 0
+    if rule == ROUND_ROBIN:
+        i, q.reason = rules.round_robin(count, s.ctl[TURN])
+        s.ctl[TURN] += 1
+        w = s.pool[0, i]
+        return int(w), 0, hits(s, w, r, (q.ask - 1) // s.wrk[w].block_size) * s.wrk[w].block_size
+    history = history_tokens(s, q.decode_worker, r, now_s)
+    remote_estimates(s, r, history, now_s)
+    i = _choose(s, r, rule, history, count, now_s)
+    if i == LOCAL:
+        return LOCAL, history, 0
+    return int(s.pool[0, i]), history, int(s.estimate[CACHED, i])
+
+
+@kernel
+def _choose(s: State, r: int, rule: int, history: int, count: int, now_s: float) -> int:
+    """Index of a live prefill worker, or LOCAL, of the rules that compare estimates."""
+    q = s.req[r]
+    remote_s = s.estimate[REMOTE_S, :count]
+    if rule == ALWAYS_REMOTE:
+        i, q.reason = rules.always_remote(remote_s)
+        return i
+    if rule == LEAST_TTFT:
+        i, q.reason = rules.least_ttft(remote_s, first_token_estimates(s, r, history, now_s))
+        return i
+    return _ampd(s, r, history, count, now_s)
+
+
+@kernel
+def _ampd(s: State, r: int, history: int, count: int, now_s: float) -> int:
+    q = s.req[r]
+    windows_s = s.estimate[3, :count]
+    for i in range(count):
+        windows_s[i] = ttft_window_s(s, s.pool[0, i], now_s)
+    draw = decision_draw(s.ctl[SEED], s.ctl[DECISIONS])
+    s.ctl[DECISIONS] += 1
+    itl_s = itl_window_s(s, q.decode_worker, now_s)
+    ttft_limit_s = s.par[ALPHA] * s.par[TTFT_LIMIT_S]
+    itl_limit_s = s.par[BETA] * s.par[ITL_LIMIT_S]
+    order = s.scratch[:count]
+    i, reason = rules.slack(windows_s, itl_s, True, ttft_limit_s, itl_limit_s, draw, order)
+    if reason < 0:
+        own_s = local_s(s, q.decode_worker, r, history, now_s)
+        i, reason = rules.least_estimate(s.estimate[REMOTE_S, :count], own_s)
+    q.reason = reason
+    return i

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The router of the simulated cluster: binding, placement, queues, hand-over, followers.
+
+Owns: the life of a request between the engines. Does not own: the rules
+(controller.routing.kernels), the engines.
+"""
+
+from __future__ import annotations
+
+from controller.costs.calls import unpack
+from controller.costs.kernels import transfer_s
+from controller.routing.kernels.binding import least_context
+from controller.routing.kernels.draws import decision_draw
+from controller.simulation.cluster.admit import add_request
+from controller.simulation.cluster.blocks import worker_blocks
+from controller.simulation.cluster.books import add_sample, fly, land, leave_queue, queue_up
+from controller.simulation.cluster.clock import key
+from controller.simulation.cluster.compiled import kernel
+from controller.simulation.cluster.estimates import prefill_time_s
+from controller.simulation.cluster.heaps import push_later
+from controller.simulation.cluster.ordering import next_in_queue
+from controller.simulation.cluster.placement import place
+from controller.simulation.cluster.state import (
+    AT_ROUTER,
+    BINDING,
+    BINDINGS,
+    BOOKED,
+    DECODE_LEG,
+    DECODE_POOL,
+    DECODE_TURN,
+    ENDED,
+    FAILED_,
+    FLY_TOKENS,
+    FLYING,
+    LIVE,
+    LOCAL,
+    LOCAL_CHUNK,
+    LOCAL_LEG,
+    LOCAL_UNTIL_S,
+    MADE,
+    OPEN,
+    PREFILL_LEG,
+    REJECTED_,
+    REMOTE,
+    SEED,
+    SERVED_,
+    State,
+)
+
+LEAST_CONTEXT, ROUND_ROBIN = range(2)  # ctl[BINDING]
+
+
+@kernel
+def arrive(s: State, r: int) -> None:
+    """A request reaches the router."""
+    q = s.req[r]
+    s.ctl[OPEN] += 1
+    q.ask = q.prompt
+    q.leg = AT_ROUTER
+    dispatch(s, r, q.arrival_s)
+
+
+@kernel
+def dispatch(s: State, r: int, now_s: float) -> None:
+    """Bind it to a decode worker, place its prefill, send it there."""
+    q = s.req[r]
+    if not bind(s, r):
+        end(s, r, FAILED_, now_s)
+        return
+    if too_large(s, q.decode_worker, r):
+        end(s, r, REJECTED_, now_s)
+        return
+    w, history, cached = place(s, r, now_s)
+    q.queued_s = now_s
+    q.pulled_tokens = q.ask - history  # expected; the pull knows better
+    if w < 0:
+        _send_local(s, r, history, now_s)
+        return
+    if worker_blocks(s.wrk[w], q.ask) > s.wrk[w].num_blocks:
+        end(s, r, REJECTED_, now_s)
+        return
+    _hold(s, r)
+    q.place, q.prefill_worker = REMOTE, w
+    q.uncached = q.ask - min(cached, q.ask - 1)
+    q.predicted_s = prefill_time_s(s, w, r, cached)
+    queue_up(s, w, r)
+    pump(s, w, now_s)
+
+
+@kernel
+def too_large(s: State, w: int, r: int) -> bool:
+    """Whether prompt and output cannot fit even alone; the last token's own KV is never needed."""
+    q = s.req[r]
+    need = worker_blocks(s.wrk[w], q.ask + (q.output - (q.ask - q.prompt)) - 1)
+    return need > s.wrk[w].num_blocks
+
+
+@kernel
+def bind(s: State, r: int) -> bool:
+    """The session's decode worker while it lives, else one with little context; False: none."""
+    q = s.req[r]
+    count = s.ctl[DECODE_POOL]
+    if count == 0:
+        return False
+    w = s.bound[q.session]
+    if w < 0 or s.wrk[w].life != LIVE:
+        if s.ctl[BINDING] == ROUND_ROBIN:
+            chosen = s.ctl[DECODE_TURN] % count
+            s.ctl[DECODE_TURN] += 1
+        else:
+            draw = decision_draw(~s.ctl[SEED], s.ctl[BINDINGS])
+            s.ctl[BINDINGS] += 1
+            context = s.scratch[:count]
+            for i in range(count):
+                context[i] = s.seen[BOOKED, s.pool[1, i]] + s.seen[MADE, s.pool[1, i]]
+            chosen = least_context(context, draw)
+        w = s.pool[1, chosen]
+        s.bound[q.session] = w
+    q.decode_worker = w
+    return True
+
+
+@kernel
+def _hold(s: State, r: int) -> None:
+    """The decode worker's context will hold this prompt."""
+    q = s.req[r]
+    s.seen[BOOKED, q.decode_worker] += q.ask
+    s.wrk[q.decode_worker].bound += 1
+
+
+@kernel
+def _send_local(s: State, r: int, history: int, now_s: float) -> None:
+    q = s.req[r]
+    w = q.decode_worker
+    _hold(s, r)
+    q.place, q.prefill_worker = LOCAL, -1
+    q.predicted_s = prefill_time_s(s, w, r, history)
+    q.uncached = q.ask - history
+    q.sent_s = now_s
+    s.books[LOCAL_UNTIL_S, w] = max(s.books[LOCAL_UNTIL_S, w], now_s) + q.predicted_s
+    q.pull_pending = 0
+    q.chunk_cap = s.ctl[LOCAL_CHUNK]
+    add_request(s, w, r, LOCAL_LEG, q.output - (q.ask - q.prompt), now_s)
+
+
+@kernel
+def pump(s: State, w: int, now_s: float) -> None:
+    """Send what the in-flight bound of a prefill worker allows; an empty engine always gets one."""
+    worker = s.wrk[w]
+    while worker.queued > 0:
+        r = next_in_queue(s, w, now_s)
+        flying = s.seen[FLY_TOKENS, w]
+        if s.seen[FLYING, w] > 0 and flying + s.req[r].uncached > worker.in_flight_tokens:
+            return
+        leave_queue(s, w, r)
+        fly(s, w, r, now_s)
+        s.req[r].sent_s = now_s
+        s.req[r].pull_pending = 0
+        add_request(s, w, r, PREFILL_LEG, 1, now_s)
+
+
+@kernel
+def prefilled(s: State, w: int, r: int, now_s: float) -> None:
+    """A prefill leg has ended on worker w: free its place, hand its KV over to the decode side."""
+    q = s.req[r]
+    q.prefilled_s = now_s
+    land(s, w, r, now_s)
+    lacking = transfer_s(
+        unpack(s.data, s.bounds[s.wrk[q.decode_worker].table]), float(q.pulled_tokens)
+    )
+    add_sample(s, w, r, now_s - q.arrival_s + lacking)
+    pump(s, w, now_s)
+    q.pull_pending = 1
+    add_request(s, q.decode_worker, r, DECODE_LEG, q.output - (q.ask - q.prompt), now_s)
+
+
+@kernel
+def ended(s: State, r: int, now_s: float) -> None:
+    """The last token is there."""
+    q = s.req[r]
+    s.seen[BOOKED, q.decode_worker] -= q.ask
+    s.wrk[q.decode_worker].bound -= 1
+    end(s, r, SERVED_, now_s)
+
+
+@kernel
+def end(s: State, r: int, status: int, now_s: float) -> None:
+    """A request is over, one way or another; its follower, if it has one, comes after the pause.
+
+    A conversation whose round failed is broken: its later rounds never come. Another stream's
+    request (closed loop) comes all the same.
+    """
+    q = s.req[r]
+    q.status, q.leg = status, ENDED
+    q.finish_s = now_s
+    s.ctl[OPEN] -= 1
+    s.ctl[OPEN + status] += 1
+    then = q.follower
+    if then >= 0 and (status == SERVED_ or s.req[then].stream != q.stream):
+        s.req[then].arrival_s = now_s + s.req[then].think_s
+        push_later(s, key(s.req[then].arrival_s), then)

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is simulated: a cluster, and how its router is set. Frozen values.
+
+Owns: the values and their checks. Does not own: workloads (../workloads), engines' own terms
+(controller.engine.EngineSpec), cost tables (controller.costs.tables).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import Enum
+
+from controller.costs.tables import StepTables
+from controller.engine.values import EngineSpec
+from controller.errors import UserError
+from controller.simulation.cluster.ordering import ORDERINGS
+from controller.simulation.cluster.placement import PLACEMENTS
+from controller.types import RoutingParams, Slo
+
+BINDINGS = {"least_context": 0, "round_robin": 1}
+"""How a session without a decode worker gets one."""
+
+
+class SimulationError(UserError):
+    """A cluster or options that cannot be simulated; str() is one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One worker: indices into the cluster's `engines` and `costs`."""
+
+    engine: int = 0
+    costs: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClusterSpec:
+    """Workers and links. Without prefill workers every prefill is local (co-location).
+
+    Workers are numbered: prefill workers first, then decode workers.
+    """
+
+    engines: tuple[EngineSpec, ...]
+    costs: tuple[StepTables, ...]
+    prefill: tuple[Worker, ...]
+    decode: tuple[Worker, ...]
+    contention: bool = True
+    """Whether transfers of one link wait for each other (links.py); False: each is alone."""
+
+    def __post_init__(self) -> None:
+        if not self.decode:
+            raise SimulationError("cluster: no decode worker; give at least one")
+        for worker in (*self.prefill, *self.decode):
+            if not 0 <= worker.engine < len(self.engines):
+                raise SimulationError(f"cluster: a worker names engine {worker.engine}")
+            if not 0 <= worker.costs < len(self.costs):
+                raise SimulationError(f"cluster: a worker names cost table {worker.costs}")
+
+    @property
+    def workers(self) -> tuple[Worker, ...]:
+        """All workers by number."""
+        return (*self.prefill, *self.decode)
+
+
+def uniform_cluster(
+    prefill: int, decode: int, engine: EngineSpec, costs: StepTables, contention: bool = True
+) -> ClusterSpec:
+    """`prefill` and `decode` workers that are all alike."""
+    return ClusterSpec((engine,), (costs,), (Worker(),) * prefill, (Worker(),) * decode, contention)
+
+
+@dataclass(frozen=True, slots=True)
+class SimOptions:
+    """The router's rules and what it does not know."""
+
+    placement: str = "always_remote"
+    ordering: str = "fifo"
+    binding: str = "least_context"
+    slo: Slo = field(default_factory=lambda: Slo(ttft_ms=1500.0, itl_ms=60.0))
+    params: RoutingParams = field(default_factory=RoutingParams)
+    in_flight_steps: int = 2
+    """Full steps that the router keeps in flight at a prefill worker (routing/inflight.py)."""
+    local_chunk_tokens: int = 0
+    """Most prompt tokens of a local prefill in one step; 0: what the engine's budget allows."""
+    seed: int = 0
+    """Of the rules' own random numbers and of the cost error."""
+    report_delay_s: float = 0.0
+    """Age of the step times in a decode worker's windowed ITL. Batch and context are those of its
+    last report, made when its batch changed; prefix hits are exact."""
+    cost_error: float = 0.0
+    """Standard deviation of the logarithm of a request's error factor on predicted times."""
+    cost_bias: float = 1.0
+    """Median of that factor."""
+    until_s: float = math.inf
+    """End of the run; what has not ended by then is unfinished."""
+    gaps: bool = True
+    """Keep what is needed for the gaps between tokens (about 150 bytes a request)."""
+
+    def __post_init__(self) -> None:
+        for name, value, known in (
+            ("placement", self.placement, PLACEMENTS),
+            ("ordering", self.ordering, ORDERINGS),
+            ("binding", self.binding, BINDINGS),
+        ):
+            if value not in known:
+                raise SimulationError(f"{name} is {value!r}; known: {', '.join(known)}")
+        if self.report_delay_s < 0 or self.cost_error < 0 or self.cost_bias <= 0:
+            raise SimulationError(
+                "report_delay_s and cost_error must be at least 0, cost_bias above 0"
+            )
+        if self.local_chunk_tokens < 0:
+            raise SimulationError("local_chunk_tokens must be at least 0")
+        if self.in_flight_steps < 1:
+            raise SimulationError("in_flight_steps must be at least 1")
+
+
+class Status(int, Enum):
+    """What became of a request. The numbers are those of the kernels."""
+
+    SERVED = 1
+    REJECTED = 2
+    """It could not fit its workers even alone."""
+    FAILED = 3
+    UNFINISHED = 4
+    """Arrived before the end of the run, not ended by then."""
+    NEVER_ISSUED = 5
+    """Follows a request that did not end well, or not before the end of the run."""

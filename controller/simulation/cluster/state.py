@@ -1,0 +1,363 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The arrays a simulation lives in: one record a request, one a worker, one a run of KV blocks.
+
+Owns: the layout and what every field means. Does not own: how it is filled (build.py), how it
+changes (the kernels).
+
+Records instead of one array a field: an event touches many fields of few requests and workers,
+so they should lie together. Index -1 is nobody. Times are seconds, lengths tokens, unless the
+name says blocks.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+
+from controller.simulation.cluster.compiled import Bundle, bundle_type
+
+NOBODY = -1
+
+REQUEST = np.dtype(
+    [
+        # What is asked.
+        ("arrival_s", "f8"),  # a follower's: when its predecessor had ended and the pause was over
+        ("think_s", "f8"),
+        ("error", "f8"),  # factor on every predicted time of this request
+        ("prompt", "i4"),
+        ("output", "i4"),
+        ("urgency", "i4"),  # larger first
+        ("session", "i4"),
+        ("stream", "i4"),
+        ("head", "i4"),  # row whose block ids name the start of this prompt
+        ("follower", "i4"),  # row that the end of this one starts
+        # What became of it.
+        ("status", "i4"),
+        ("place", "i4"),
+        ("reason", "i4"),
+        ("prefill_worker", "i4"),
+        ("decode_worker", "i4"),
+        ("hit_tokens", "i4"),  # found in the prefix cache where the prefill ran
+        ("pulled_tokens", "i4"),
+        ("sent_s", "f8"),  # left the router's queue
+        ("started_s", "f8"),  # first step that computed a token of its prompt
+        ("prefilled_s", "f8"),  # last prompt token computed on a prefill worker
+        ("pulled_s", "f8"),  # its KV has arrived on the decode worker
+        ("first_s", "f8"),  # first token
+        ("finish_s", "f8"),
+        # Where it stands in the engine that has it now.
+        ("leg", "i4"),
+        ("worker", "i4"),
+        ("ask", "i4"),  # prompt tokens of this leg
+        ("limit", "i4"),  # tokens this leg generates
+        ("generated", "i4"),  # by this leg; while it decodes, see `end_step`
+        ("target", "i4"),  # ask + generated when it was last admitted
+        ("computed", "i4"),  # while it does not decode
+        ("chunk", "i4"),  # prompt tokens in the running step
+        ("chunk_cap", "i4"),  # most prompt tokens in a step of a local prefill, 0 = no cap
+        ("chunks_done", "i4"),  # since its last admission
+        ("plan", "i8"),  # chunk schedule of a local prefill, see chunks.py
+        ("cached", "i4"),  # prefix hits of its first admission in this leg, -1 before
+        ("blocks", "i4"),  # that it holds; while it decodes: at least these
+        ("registered", "i4"),  # leading blocks that are held through references
+        ("refs", "i4"),  # first of its references, last block first
+        ("decoding", "i4"),  # takes one token a step
+        ("skipped", "i4"),  # decodes, but the running step left it out
+        ("preempted", "i4"),
+        ("priority", "i4"),  # lower first, vLLM's sense
+        ("order", "i8"),  # arrival number at the engine
+        ("joined", "i8"),  # admission number at the engine
+        ("base", "i8"),  # engine step after which it had computed `computed`
+        ("end_step", "i8"),  # engine step whose end brings its last token
+        ("next", "i4"),  # in the one list that it is in: router queue, waiting, pulling, running
+        ("prev", "i4"),
+        ("peer_next", "i4"),  # in a second one: unfinished prefills, decode legs without a token
+        ("peer_prev", "i4"),
+        # At the router.
+        ("queued_s", "f8"),
+        ("predicted_s", "f8"),
+        ("uncached", "i4"),
+        ("postponed", "i4"),
+        ("fly_next", "i4"),
+        ("fly_prev", "i4"),
+        ("sample_s", "f8"),  # TTFT as the router saw it
+        ("sample_next", "i4"),
+        # What it left on the prefill worker until the pull is over or the lease ends.
+        ("release_s", "f8"),
+        ("pin_next", "i4"),
+        ("pin_prev", "i4"),
+        ("pin_refs", "i4"),
+        ("pin_blocks", "i4"),
+        ("pin_registered", "i4"),
+        ("pull_pending", "i4"),
+        # Its tokens in stints, see STINT: the open one and the latest closed one.
+        ("stint_s", "f8"),
+        ("stint_step", "i8"),
+        ("stints", "i4"),
+    ],
+    align=True,
+)
+
+WORKER = np.dtype(
+    [
+        # What it is.
+        ("role", "i4"),
+        ("life", "i4"),
+        ("table", "i4"),
+        ("block_size", "i4"),
+        ("num_blocks", "i4"),
+        ("max_tokens", "i4"),  # of one step
+        ("max_seqs", "i4"),
+        ("watermark", "i4"),
+        ("prefix_cache", "i4"),
+        ("charge_prefill", "i4"),
+        ("prefill_first", "i4"),
+        ("reserve_prompt", "i4"),
+        ("in_flight_tokens", "i8"),  # bound of the router
+        # The steps it is in: step j = 1..n takes first + slope*(j-1).
+        ("busy", "i4"),
+        ("ready", "i4"),
+        ("n", "i8"),
+        ("start_s", "f8"),
+        ("first_s", "f8"),
+        ("slope_s", "f8"),
+        ("end_s", "f8"),
+        ("ready_s", "f8"),
+        ("grown", "i8"),  # of these steps' growth, already taken
+        ("step", "i8"),  # decode steps before them
+        ("in_batch", "i4"),  # decodes that take part
+        ("partial", "i4"),  # some decodes do not
+        ("budget", "i8"),  # tokens of the step that are not handed out
+        ("chunk", "i8"),
+        ("pairs", "f8"),
+        ("batch_context", "i8"),  # KV tokens of the decodes that take part
+        # Running requests.
+        ("decodes", "i4"),
+        ("context", "i8"),  # KV tokens the decodes hold
+        ("made", "i8"),  # tokens the decodes have generated
+        ("changed", "i4"),  # decodes came or went since the last report
+        ("running", "i4"),
+        ("run_head", "i4"),
+        ("run_tail", "i4"),
+        ("joins", "i8"),
+        ("last_join", "i8"),  # of a request that decodes
+        ("prefills", "i4"),
+        ("pre_head", "i4"),
+        ("pre_tail", "i4"),
+        ("fresh_head", "i4"),  # decode legs without a token
+        ("fresh_tail", "i4"),
+        ("ends", "i8"),  # where its heap of ends lies in `mem`
+        ("residues", "i8"),  # where its counts of decodes by residue lie in `mem`
+        ("spare", "i4"),  # decodes whose next block is there before its turn
+        # Waiting, pulling, pinned.
+        ("waiting", "i4"),
+        ("wait_head", "i4"),
+        ("wait_tail", "i4"),
+        ("orders", "i8"),
+        ("pulling", "i4"),
+        ("pull_head", "i4"),
+        ("pull_tail", "i4"),
+        ("pins", "i4"),
+        ("pin_head", "i4"),
+        ("pin_tail", "i4"),
+        ("preempting", "i4"),  # the running composition has preempted
+        ("recheck", "i4"),  # who waits may fit once cached blocks of its prompt are evicted
+        # Blocks.
+        ("free", "i4"),
+        ("lru_head", "i4"),
+        ("lru_tail", "i4"),
+        # Links.
+        ("egress_s", "f8"),
+        ("ingress_s", "f8"),
+        # Its queue at the router.
+        ("queue_head", "i4"),
+        ("queue_tail", "i4"),
+        ("queued", "i4"),
+        ("fly_head", "i4"),
+        ("fly_tail", "i4"),
+        ("sample_head", "i4"),
+        ("sample_tail", "i4"),
+        ("samples", "i4"),
+        ("sample_sum_s", "f8"),
+        # Window over its decode steps.
+        ("log_head", "i4"),  # oldest entry in the window
+        ("log_tail", "i4"),
+        ("log_cut", "i8"),  # steps of it that have left
+        ("gap_sum_s", "f8"),
+        ("gap_weight", "f8"),
+        # Counters.
+        ("bound", "i8"),  # live requests bound here
+        ("preemptions", "i8"),
+        ("hit_tokens", "i8"),
+        ("query_tokens", "i8"),
+        ("prompt_tokens", "i8"),  # computed
+        ("output_tokens", "i8"),
+        ("busy_s", "f8"),
+        ("compositions", "i8"),
+    ],
+    align=True,
+)
+
+HOLDING = np.dtype(
+    [
+        ("segment", "i4"),  # -1: blocks that nobody can find
+        ("worker", "i4"),
+        ("low", "i4"),  # blocks [low, high) of the segment
+        ("high", "i4"),
+        ("users", "i4"),
+        ("prev", "i4"),  # free list, next to be evicted first
+        ("next", "i4"),
+        ("chain", "i4"),  # same bucket of the prefix table, registered later
+        ("rest", "i4"),  # what was split off behind it
+    ],
+    align=True,
+)
+
+REFERENCE = np.dtype([("holding", "i4"), ("high", "i4"), ("next", "i4")], align=True)
+
+STEPS = np.dtype(
+    [
+        ("start_s", "f8"),
+        ("first_s", "f8"),
+        ("slope_s", "f8"),
+        ("step", "i8"),  # decode steps of this worker before these
+        ("n", "i4"),
+        ("batch", "i4"),
+        ("worker", "i4"),
+        ("next", "i4"),  # of the same worker
+    ],
+    align=True,
+)
+
+STINT = np.dtype(
+    [
+        ("token_s", "f8"),  # a token that came with the end of a prefill; NaN: none
+        ("low", "i8"),  # then one at the end of each of these decode steps
+        ("high", "i8"),
+        ("worker", "i4"),
+        ("before", "i4"),  # the stint before this one
+    ],
+    align=True,
+)
+
+
+class State(Bundle):
+    """Everything that changes in a run, and the tables it reads."""
+
+    fields = MappingProxyType(
+        {
+            "req": (REQUEST, 1),  # (n,)
+            "wrk": (WORKER, 1),  # (workers,) prefill workers, then decode workers
+            "hold": (HOLDING, 1),  # grows
+            "ref": (REFERENCE, 1),  # grows
+            "log": (STEPS, 1),  # grows
+            "stint": (STINT, 1),  # grows
+            "ctl": (np.int64, 1),  # scalars, places below
+            "par": (np.float64, 1),  # parameters, places below
+            "mem": (np.int64, 1),  # heaps of ends and residue counts of all workers
+            "due": (np.int64, 1),  # (workers,) instant of the next event
+            "heap": (np.int32, 1),  # (workers,) heap of workers by `due`
+            "slot": (np.int32, 1),  # (workers,) place in the heap, -1
+            "ready": (np.int32, 1),  # (workers,) who composes at this instant, first one last
+            "later_key": (np.int64, 1),  # heap of followers to arrive
+            "later_row": (np.int32, 1),
+            "own": (np.int32, 1),  # rows that arrive by themselves, in order
+            "books": (np.float64, 2),  # (BOOKS, workers) the router's own books
+            "seen": (np.int64, 2),  # (SEEN, workers) what it knows of workers
+            "pool": (np.int32, 2),  # (2, workers) live prefill workers, live decode workers
+            "scratch": (np.int64, 1),
+            "estimate": (np.float64, 2),  # (4, prefill workers)
+            "bound": (np.int32, 1),  # (sessions,) decode worker
+            "live": (np.int32, 1),  # (segments,) holdings of each segment
+            "path_start": (np.int64, 1),  # (n + 1,) of the first round of a stream
+            "path": (np.int32, 2),  # (path, 2) segment, ids up to its end
+            "bucket": (np.int32, 1),  # prefix table
+            "data": (np.float64, 1),  # cost tables, packed
+            "bounds": (np.int64, 2),  # (tables, fields + 1)
+            "line": (np.float64, 2),  # (tables * batches, 4) a, c, from, until
+        }
+    )
+
+
+_ROOMS = Path(__file__).parents[2]
+bundle_type(
+    State,
+    (
+        *Path(__file__).parent.glob("*.py"),
+        *(_ROOMS / "routing" / "kernels").glob("*.py"),
+        *(_ROOMS / "costs" / name for name in ("kernels.py", "calls.py", "tables.py")),
+    ),
+)
+
+# Places in `ctl`.
+CLOCK = 0  # key of this instant
+NEXT_OWN = 1
+LATER = 2  # followers in the heap
+WORKERS_DUE = 3
+READY = 4
+HOLD_FREE = 5
+HOLDS_LEFT = 6
+REF_FREE = 7
+REFS_LEFT = 8
+LOG_USED = 9
+STINT_USED = 10
+PREFILL_POOL = 11
+DECODE_POOL = 12
+SHARED_SEGMENTS = 14
+BLOCK_TOKENS = 15
+PLACEMENT = 17
+BINDING = 18
+ORDERING = 19
+TURN = 20  # round robin of prefill workers
+DECODE_TURN = 21
+SEED = 22
+DECISIONS = 23
+KEEP_LOG = 24
+OPEN = 25  # requests that have arrived and not ended
+SERVED = 26
+REJECTED = 27
+FAILED = 28
+CONTENTION = 29
+EVENTS_DONE = 32
+BINDINGS = 33
+BATCHES = 34  # rows of `line` a table
+LOCAL_CHUNK = 35  # cap on the chunks of local prefills, 0 = none
+CTL = 40
+
+# Places in `par`.
+TTFT_LIMIT_S = 0
+ITL_LIMIT_S = 1
+ALPHA = 2
+BETA = 3
+WINDOW_S = 4
+REPORT_DELAY_S = 5
+PAR = 16
+
+# Rows of `books` and `seen`.
+WAIT_S = 0  # predicted time of what waits at the router
+FLY_S = 1  # of what was sent
+SINCE_S = 2  # when that began, or last shrank
+LOCAL_UNTIL_S = 3  # local prefills are worked off until then
+BOOKS = 4
+
+FLYING = 0  # prefills sent
+FLY_TOKENS = 1  # their uncached tokens
+BOOKED = 2  # prompt tokens of live requests bound to the worker
+MADE = 3  # tokens its decodes had generated at its last report
+BATCH = 4
+CONTEXT = 5
+SEEN = 6
+
+# Request.status.
+PENDING, SERVED_, REJECTED_, FAILED_, UNFINISHED_, NEVER_ISSUED_ = range(6)
+# Request.leg.
+AT_ROUTER, PREFILL_LEG, DECODE_LEG, LOCAL_LEG, ENDED = range(5)
+# Worker.role and Worker.life.
+PREFILLS, DECODES = 0, 1
+LIVE, DEAD = range(2)
+# Request.place.
+REMOTE, LOCAL = 0, 1
+# What `run` returns.
+DONE, PAUSED, NEED_HOLDINGS, NEED_REFERENCES, NEED_LOG, NEED_STINTS = range(6)

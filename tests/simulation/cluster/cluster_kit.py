@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random small clusters and workloads, tight enough that everything happens in them."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import strategies as st
+
+from controller.costs.tables import StepTables, linear_tables, vector
+from controller.engine import EngineSpec
+from controller.simulation.cluster.spec import ClusterSpec, SimOptions, Worker
+from controller.simulation.workloads.rows import conversations, template_heads
+from controller.simulation.workloads.workload import Workload
+from controller.types import RoutingParams, Slo
+
+
+def tables(rng: np.random.Generator, bent: bool) -> StepTables:
+    """Step times with odd numbers, so that two events coincide only when they should."""
+    linear = linear_tables(
+        base_s=rng.uniform(0.003, 0.012),
+        per_sequence_s=rng.uniform(0, 0.0005),
+        per_context_token_s=rng.uniform(0, 0.00005),
+        per_prefill_token_s=rng.uniform(0.0001, 0.001),
+        per_prefill_pair_s=rng.uniform(0, 0.00001),
+        max_chunk_tokens=64,
+        kv_latency_s=rng.uniform(0, 0.004),
+        kv_bytes_per_token=1000,
+        kv_bandwidth_bytes_s=rng.uniform(5e4, 1e6),
+    )
+    if not bent:
+        return linear
+    # Knots in context and in batch, and captured sizes of a graph.
+    per_batch = np.array([[1.0], [1.7], [2.6]]) * np.array([[0.0, 0.001, 0.004, 0.005]])
+    return linear._replace(
+        batch=vector([1, 2, 4]),
+        context=vector([0, 8, 20, 60]),
+        decode_s=vector(rng.uniform(0.5, 2) * per_batch),
+        capture_sizes=vector([1, 2, 4, 8]),
+    )
+
+
+@st.composite
+def engines(draw: st.DrawFn) -> EngineSpec:
+    return EngineSpec(
+        block_size=draw(st.sampled_from([2, 4, 8])),
+        num_blocks=draw(st.integers(12, 60)),
+        max_num_batched_tokens=draw(st.integers(4, 40)),
+        max_num_seqs=draw(st.integers(1, 6)),
+        prefix_cache=draw(st.booleans()) or draw(st.booleans()),
+        watermark_blocks=draw(st.sampled_from([0, 0, 2])),
+        prefill_first=draw(st.sampled_from([False, False, True])),
+        reserve_prompt=draw(st.sampled_from([False, False, True])),
+        charge_prefill=draw(st.sampled_from([True, True, False])),
+        kv_lease_s=1e9,
+    )
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> ClusterSpec:
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    kinds = draw(st.lists(engines(), min_size=1, max_size=2))
+    costs = [tables(rng, draw(st.booleans())) for _ in range(draw(st.integers(1, 2)))]
+
+    def pool(low: int, high: int) -> tuple[Worker, ...]:
+        count = draw(st.integers(low, high))
+        return tuple(
+            Worker(
+                draw(st.integers(0, len(kinds) - 1)),
+                draw(st.integers(0, len(costs) - 1)),
+            )
+            for _ in range(count)
+        )
+
+    return ClusterSpec(
+        tuple(kinds), tuple(costs), pool(0, 3), pool(1, 3), contention=draw(st.booleans())
+    )
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> Workload:
+    """Sessions of one to three rounds, some with a common head, dense enough to queue."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    sessions = draw(st.integers(1, 10))
+    rounds = rng.integers(1, 4, sessions)
+    total = int(rounds.sum())
+    arrival_s = np.sort(rng.uniform(0, draw(st.sampled_from([0.001, 0.05, 0.5])), sessions))
+    if draw(st.booleans()):
+        arrival_s = np.round(arrival_s, 2)  # many at one instant
+    think_s = rng.uniform(0, 0.05, total) * rng.integers(0, 2, total)
+    template = rng.integers(-1, 3, sessions)
+    heads = template_heads(template, rng.integers(0, 40, 3), 8)
+    new = rng.integers(1, draw(st.sampled_from([8, 40])), total)
+    first = np.cumsum(rounds) - rounds
+    new[first] = np.maximum(new[first], np.diff(heads.starts) * 8)
+    return conversations(
+        "random",
+        arrival_s,
+        rounds,
+        new,
+        rng.integers(1, draw(st.sampled_from([3, 20, 60])), total),
+        think_s,
+        heads=heads,
+    )
+
+
+@st.composite
+def options(draw: st.DrawFn) -> SimOptions:
+    return SimOptions(
+        placement=draw(
+            st.sampled_from(["ampd", "always_remote", "always_local", "round_robin", "least_ttft"])
+        ),
+        binding=draw(st.sampled_from(["least_context", "round_robin"])),
+        slo=Slo(draw(st.sampled_from([5.0, 50.0])), draw(st.sampled_from([9.0, 30.0]))),
+        params=RoutingParams(window_s=draw(st.sampled_from([0.05, 10.0]))),
+        local_chunk_tokens=draw(st.sampled_from([0, 0, 3])),
+        in_flight_steps=draw(st.integers(1, 2)),
+        seed=draw(st.integers(0, 1000)),
+    )

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The fast simulator against the iterating reference, request by request."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from cluster_kit import clusters, options, workloads
+from cluster_reference import Reference
+from hypothesis import HealthCheck, Phase, given, settings
+
+from controller.simulation.cluster.simulate import simulate
+from controller.simulation.cluster.spec import Status
+
+pytestmark = pytest.mark.unit
+
+TOLERANCE_S = 1e-6
+
+
+def assert_same(workload, cluster, chosen):
+    expected = Reference(workload, cluster, chosen)
+    served = expected.run()
+    result = simulate(workload, cluster, chosen)
+    for r, want in enumerate(served):
+        got = Status(int(result.status[r])).name.lower()
+        assert got == ("never_issued" if want.status == "pending" else want.status), r
+        if got != "served":
+            continue
+        place = "local" if result.place[r] else "remote"
+        assert (place, result.decode_worker[r]) == (want.place, want.decode_worker), r
+        assert result.prefill_worker[r] == want.prefill_worker, r
+        got_s = [result.sent_s[r], result.first_token_s[r], result.finish_s[r]]
+        want_s = [want.sent_s, want.first_s, want.finish_s]
+        assert np.allclose(got_s, want_s, rtol=0, atol=TOLERANCE_S), (r, got_s, want_s)
+        gaps_s = np.diff(want.tokens_s)
+        if len(gaps_s):
+            got_s = [result.gap_p99_s[r], result.gap_max_s[r]]
+            want_s = [np.percentile(gaps_s, 99), gaps_s.max()]
+            assert np.allclose(got_s, want_s, rtol=0, atol=TOLERANCE_S), (r, got_s, want_s)
+    preempted = [w.engine.load().preemptions_total for w in expected.workers]
+    assert list(result.counters["preemptions"]) == preempted
+    hits = [w.engine.load().prefix_hit_tokens_total for w in expected.workers]
+    assert list(result.counters["hit_tokens"]) == hits
+    return expected, result
+
+
+@settings(
+    max_examples=200,
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(workload=workloads(), cluster=clusters(), chosen=options())
+def test_every_request_is_served_at_the_same_time_as_step_by_step(workload, cluster, chosen):
+    assert_same(workload, cluster, chosen)
+
+
+def test_the_random_cases_contain_what_they_are_meant_to_cover():
+    seen: Counter[str] = Counter()
+
+    @settings(
+        max_examples=200,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(workload=workloads(), cluster=clusters(), chosen=options())
+    def count(workload, cluster, chosen):
+        result = simulate(workload, cluster, chosen)
+        budget = max(e.max_num_batched_tokens for e in cluster.engines)
+        seen["preemption"] += result.counters["preemptions"].any()
+        seen["prefix hit"] += result.counters["hit_tokens"].any()
+        seen["transfer"] += (result.pulled_tokens > 0).any()
+        seen["local"] += (result.place == 1).any()
+        seen["chunking"] += (workload.prompt_tokens > budget).any()
+        seen["rejection"] += (result.status == Status.REJECTED.value).any()
+
+    count()
+    kinds = ("preemption", "prefix hit", "transfer", "local", "chunking", "rejection")
+    assert all(seen[kind] >= 20 for kind in kinds), seen

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a caller of the simulator relies on, beside exactness."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from controller.costs.tables import linear_tables
+from controller.engine import EngineSpec
+from controller.simulation.cluster import (
+    ClusterSpec,
+    SimOptions,
+    Simulation,
+    SimulationError,
+    Status,
+    Worker,
+    simulate,
+    uniform_cluster,
+)
+from controller.simulation.cluster.chunks import pack_schedule, scheduled
+from controller.simulation.workloads.rows import conversations, single_rounds
+
+pytestmark = pytest.mark.unit
+
+ENGINE = EngineSpec(block_size=16, num_blocks=600, max_num_batched_tokens=512, max_num_seqs=16)
+# 10 ms a step, 1 ms a prompt token, 0.1 ms a KV token moved: arithmetic by head.
+COSTS = linear_tables(0.010, 0.0, 0.0, 0.001, 0.0, 512, 0.0, 1.0, 10_000.0)
+
+
+def requests(*rows: tuple[float, int, int]):
+    arrival, prompt, output = zip(*rows, strict=True)
+    return single_rounds("rows", np.array(arrival, float), np.array(prompt), np.array(output))
+
+
+def test_the_parts_of_a_remote_ttft_add_up():
+    # 100 tokens: 0.11 s prefill, 0.01 s transfer, then one decode step of 0.01 s.
+    result = simulate(requests((1.0, 100, 3)), uniform_cluster(1, 1, ENGINE, COSTS), SimOptions())
+    assert result.prefill_end_s[0] == pytest.approx(1.11)
+    assert result.pulled_s[0] == pytest.approx(1.12)
+    assert result.ttft_s[0] == pytest.approx(0.13)
+    assert result.itl_s[0] == pytest.approx(0.01)
+
+
+def test_transfers_over_one_link_wait_for_each_other():
+    # Both prefills share one step (0.11 s); the second transfer (0.005 s) follows the first.
+    load = requests((0.0, 50, 2), (0.0, 50, 2))
+    alone = uniform_cluster(1, 1, ENGINE, COSTS, contention=False)
+    shared = uniform_cluster(1, 1, ENGINE, COSTS)
+    assert np.ptp(simulate(load, alone, SimOptions()).pulled_s) == 0
+    assert np.ptp(simulate(load, shared, SimOptions()).pulled_s) == pytest.approx(0.005)
+
+
+def test_a_session_returns_to_its_decode_worker_and_finds_its_history():
+    load = conversations(
+        "session",
+        np.zeros(1),
+        np.array([2]),
+        np.array([160, 16]),
+        np.array([4, 4]),
+        np.full(2, 1.0),
+    )
+    result = simulate(load, uniform_cluster(2, 3, ENGINE, COSTS), SimOptions())
+    assert result.decode_worker[0] == result.decode_worker[1]
+    assert result.arrival_s[1] == pytest.approx(result.finish_s[0] + 1.0)
+    # 160 of the 180 prompt tokens are there already.
+    assert result.pulled_tokens.tolist() == [160, 20]
+
+
+def test_what_does_not_fit_is_rejected_and_its_later_rounds_never_come():
+    load = conversations(
+        "huge", np.zeros(1), np.array([2]), np.array([20_000, 16]), np.array([4, 4]), np.zeros(2)
+    )
+    result = simulate(load, uniform_cluster(1, 1, ENGINE, COSTS), SimOptions())
+    assert result.status.tolist() == [Status.REJECTED.value, Status.NEVER_ISSUED.value]
+    assert np.isnan(result.finish_s).all()
+
+
+def test_a_run_that_ends_early_leaves_requests_unfinished():
+    load = requests((0.0, 100, 3), (0.0, 100, 100))
+    options = SimOptions(until_s=0.5)
+    result = simulate(load, uniform_cluster(1, 1, ENGINE, COSTS), options)
+    assert result.status.tolist() == [Status.SERVED.value, Status.UNFINISHED.value]
+
+
+def test_running_in_pieces_changes_nothing():
+    rng = np.random.default_rng(0)
+    load = requests(*[(float(t), 200, 50) for t in np.sort(rng.uniform(0, 5, 60))])
+    cluster = uniform_cluster(2, 2, ENGINE, COSTS)
+    options = SimOptions(placement="least_ttft", seed=3)
+    whole = simulate(load, cluster, options)
+    pieces = Simulation(load, cluster, options)
+    for second in range(1, 40):
+        pieces.advance(second / 2)
+    pieces.advance()
+    assert np.array_equal(whole.finish_s, pieces.result().finish_s)
+    assert whole.served.all()
+
+
+def test_the_cost_error_moves_decisions_and_is_drawn_from_the_seed():
+    rng = np.random.default_rng(0)
+    load = requests(*[(float(t), 300, 20) for t in np.sort(rng.uniform(0, 8, 60))])
+    cluster = uniform_cluster(2, 2, ENGINE, COSTS)
+
+    def places(seed: int, error: float) -> list[int]:
+        options = SimOptions(placement="always_remote", seed=seed, cost_error=error)
+        return simulate(load, cluster, options).prefill_worker.tolist()
+
+    assert places(1, 0.5) == places(1, 0.5)
+    assert places(1, 0.5) != places(1, 0.0)
+
+
+def test_a_cap_on_local_chunks_bounds_the_gap_of_running_decodes():
+    load = requests((0.0, 16, 60), (0.1, 500, 2))
+    cluster = uniform_cluster(0, 1, ENGINE, COSTS)
+    free = simulate(load, cluster, SimOptions())
+    capped = simulate(load, cluster, SimOptions(local_chunk_tokens=50))
+    assert free.gap_max_s[0] == pytest.approx(0.51)
+    assert capped.gap_max_s[0] == pytest.approx(0.06)
+
+
+def test_a_chunk_schedule_counts_down_its_sizes_and_keeps_the_last():
+    plan = pack_schedule(11, (1, 0, 2))
+    assert [scheduled.py_func(plan, done) for done in range(5)] == [2048, 512, 512, 512, 512]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        (lambda: SimOptions(placement="best"), "placement is 'best'; known: ampd"),
+        (lambda: SimOptions(cost_bias=0), "cost_bias above 0"),
+        (lambda: ClusterSpec((ENGINE,), (COSTS,), (), ()), "no decode worker"),
+        (lambda: ClusterSpec((ENGINE,), (COSTS,), (), (Worker(1, 0),)), "names engine 1"),
+    ],
+)
+def test_wrong_values_are_one_clear_line(wrong, what):
+    with pytest.raises(SimulationError) as error:
+        wrong()
+    assert what in str(error.value)
+    assert "\n" not in str(error.value)
