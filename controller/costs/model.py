@@ -50,6 +50,10 @@ class TableCost:
         data, bounds = pack(self.tables)
         object.__setattr__(self, "_data", data)
         object.__setattr__(self, "_bounds", bounds)
+        # Compiled here, not at a worker's first step: that would stop its event loop for seconds.
+        self.step_s(1, 1, 1, 0.5)
+        self.prefill_s(0, 1)
+        self.kv_transfer_s(1)
 
     def step_s(self, batch: int, context: int, chunk: int, chunk_pairs: float) -> float:
         sizes = float(batch), float(context), float(chunk), float(chunk_pairs)

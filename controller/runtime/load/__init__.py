@@ -5,9 +5,9 @@ Owns: prompts, the open-loop run, streams, rows, the summary and their files.
 Does not own: traces and their scaling (controller/simulation), tables (controller/cli).
 """
 
+from controller.runtime.files import check_output
 from controller.runtime.load.files import (
     ROW_SUFFIXES,
-    check_output,
     read_trace,
     rows_to_frame,
     write_rows,
