@@ -6,8 +6,8 @@ Pure. Owns: the decision, when it began and by how much. Does not own: what is d
 A residual is log(measured / predicted), less the stratum's own median residual at the last fit:
 what the fit gets wrong in steady state is no change of speed, and a stratum of which it has seen
 fewer than three passes has no vote, since there the prediction is a guess. A change is a median
-over the last `votes` residuals beyond the threshold: `least` (relative), or four standard errors of that
-median when the stream is so noisy that they are more.
+over the last `votes` residuals beyond the threshold: `least` (relative), or four standard errors
+of that median when the stream is so noisy that they are more.
 """
 
 from __future__ import annotations
