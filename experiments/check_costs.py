@@ -50,8 +50,8 @@ from analysis.cost_report import (
     write_points,
 )
 from analysis.intervals import mean_interval
-from analysis.silicon import Key, Point, match, parse_points, profile_key
-from analysis.steady_state import Discipline, Load, Server, steady_state
+from analysis.silicon import Key, match, parse_points, profile_key
+from analysis.silicon_check import LEFT_OUT, by_regime, by_server, predict
 from controller.costs.errors_report import Ape
 from controller.costs.model import TableCost
 from controller.costs.op_profiles import holdout_errors
@@ -62,22 +62,7 @@ from controller.runtime.files import read_text
 from controller.runtime.resources import Kind, read_profile, shipped
 
 CORRECTIONS = Path(__file__).resolve().parent.parent / "dynamo_configs/silicon_corrections.json"
-LEFT_OUT = """\
-What the predictions leave out, and where it shows:
-- TTFT holds queueing at the given concurrency. The law knows who waits for KV and for prompts of
-  the first round, not how arrivals bunch, nor the host's time for a request: factors of 1 to 2.6.
-- Steps with prompt tokens run without CUDA graphs: small models on many GPUs take longer than
-  their operators (Llama-3.1-8B on four or eight H100, up to a third).
-- All-reduce of vLLM's tables jumps between 8 and 16 tokens on eight GPUs, the servers do not:
-  20 to 44 % too long at 16 requests.
-- Llama-3.1-8B FP8 (vLLM, H200) and Qwen3-32B FP8 (vLLM, H100): at the stated concurrency the
-  measured rate of prompts would take up to 59 % of the GPUs' 8-bit peak. Probably prefixes were
-  shared or the concurrency was not reached.
-- Precisions and models of one system and engine share a factor that fits none of them fully."""
-DISCIPLINES = {"sglang": Discipline.PREFILL_FIRST}
 FOLD_SEEDS = range(5)
-ROUNDS = 10.0
-"""Requests a benchmark sends for each it keeps at work: usual, but the table does not say."""
 CALLS = 20_000
 
 
@@ -90,20 +75,6 @@ def shipped_profiles() -> dict[Key, Profile]:
         if key is not None:
             found[key] = profile
     return found
-
-
-def predict(point: Point, profile: Profile) -> Prediction:
-    """The steady state of the point's load on the profile's worker."""
-    engine = profile.engine
-    blocks = engine.num_gpu_blocks
-    server = Server(
-        cost=profile.cost_model(),
-        discipline=DISCIPLINES.get(engine.name, Discipline.INTERLEAVED),
-        budget=engine.max_num_batched_tokens,
-        kv_tokens=None if blocks is None else blocks * engine.block_size,
-    )
-    steady = steady_state(server, Load(point.concurrency, point.isl, point.osl, ROUNDS))
-    return Prediction(point, profile.name, 1e3 * steady.tpot_s, 1e3 * steady.ttft_s, steady.running)
 
 
 def check_silicon(args: argparse.Namespace) -> dict[str, Any]:
@@ -160,29 +131,14 @@ def corrections_text(compared: Sequence[Prediction], digest: str) -> str:
 def print_errors(compared: Sequence[Prediction], factors: Factors) -> None:
     """Tables by server, by model and by regime."""
     groups: tuple[tuple[str, Callable[[Prediction], Group]], ...] = (
-        ("by system, engine, model and precision", _by_server),
+        ("by system, engine, model and precision", by_server),
         ("by model", lambda c: (c.point.model,)),
-        ("by regime", _by_regime),
+        ("by regime", by_regime),
     )
     for metric in Metric:
         for title, by in groups:
             print(f"-- {metric.value.upper()} {title}: raw and with the factor")
             print("\n".join(error_table(error_rows(compared, metric, factors, by))))
-
-
-def _by_server(each: Prediction) -> Group:
-    point = each.point
-    return point.system, point.backend, point.model, point.precision
-
-
-def _by_regime(each: Prediction) -> Group:
-    """What rules the load: waiting for KV, prompts between decode steps, or plain decoding."""
-    point = each.point
-    if each.running < 0.95 * point.concurrency:
-        return ("requests wait for KV or prompt budget",)
-    prompts = point.concurrency * point.isl / point.osl
-    size = "over 256" if prompts > 256 else "64 to 256" if prompts > 64 else "under 64"
-    return (f"{size} prompt tokens a step",)
 
 
 def summary(compared: Sequence[Prediction], factors: Factors) -> dict[str, float]:
@@ -264,6 +220,7 @@ def check_evaluation() -> dict[str, Any]:
         slowest = max(times, key=lambda name: times[name])
         found[f"{kind}_call_us"] = _round(times[slowest])
         middle = float(np.median(list(times.values())))
+        found[f"{kind}_call_us_median"] = _round(middle)
         print(
             f"{kind}: slowest {times[slowest]:.3f} us ({slowest}), median {middle:.3f} us "
             f"over {len(times)} profiles"
