@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deployments that are not whole: no prefill worker at all, workers that run already."""
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -37,10 +38,11 @@ async def test_prefill_workers_that_come_later_are_used(launch, tmp_path):
             stderr=subprocess.DEVNULL,
         ) as worker:
             try:
-                for number in range(60):
+                for number in range(200):
                     assert (await it.chat(f"later {number}", max_tokens=2))["status"] == 200
                     if it.decisions()[-1]["place"] == "remote":
                         break
+                    await asyncio.sleep(0.2)  # a worker takes seconds to load and register
                 else:
                     pytest.fail("the new prefill worker was never used")
             finally:
