@@ -4,13 +4,17 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint test-fast test-real-engine parity clean
+.PHONY: demo test lint test-fast test-slow test-real-engine parity clean
 
 demo: $(VENV)/.installed
 	$(BIN)/equilibrium demo
 
 test: $(VENV)/.tested-with lint
-	$(BIN)/python -m pytest -m "not real_engine"
+	$(BIN)/python -m pytest -m "not real_engine and not slow"
+
+# What takes a minute and more by the clock: parity with stock, silence, live fits.
+test-slow: $(VENV)/.tested-with
+	$(BIN)/python -m pytest -m slow
 
 test-fast: $(VENV)/.tested-with
 	$(BIN)/python -m pytest -m "unit or integration"

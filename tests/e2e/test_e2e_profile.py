@@ -13,7 +13,7 @@ import pytest
 
 from controller.runtime.resources import read_profile
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,7 +14,7 @@ import time
 import pytest
 from conftest import make_config
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 TIMEOUT_S = 6
 STOCK = {"frontend__stream_timeout_s": TIMEOUT_S}

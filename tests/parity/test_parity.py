@@ -19,7 +19,7 @@ import pytest
 from parity_rows import STOCK, Row, Seen, complaints, page
 from parity_site import Site, running_site
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
 
 Seens = dict[str, dict[str, Seen]]
 PAGE = Path(__file__).parents[2] / "docs" / "parity.md"
@@ -38,7 +38,7 @@ HEAD = """
 
 What a stock deployment does (Dynamo 1.4.2, KV router, migration limit 3, session affinity on), and
 what each attachment makes of it. Written by `make parity` from a run of `tests/parity` on emulated
-engines, one prefill and two decode workers; `make test` fails when a run gives another table.
+engines, one prefill and two decode workers; `make test-slow` fails when a run gives another table.
 "As stock" means the same outcome and the same answers to the byte, ids and times left out.
 """
 
