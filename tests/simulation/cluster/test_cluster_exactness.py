@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from controller.simulation.cluster.simulate import simulate
 from controller.simulation.cluster.spec import Status
 
-pytestmark = pytest.mark.unit
+# The first one compiles the kernels: a minute of processor time.
+pytestmark = [pytest.mark.unit, pytest.mark.timeout(900)]
 
 TOLERANCE_S = 1e-6
 

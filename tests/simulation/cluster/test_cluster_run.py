@@ -21,7 +21,8 @@ from controller.simulation.cluster import (
 from controller.simulation.cluster.chunks import pack_schedule, scheduled
 from controller.simulation.workloads.rows import conversations, single_rounds
 
-pytestmark = pytest.mark.unit
+# The first one compiles the kernels: a minute of processor time.
+pytestmark = [pytest.mark.unit, pytest.mark.timeout(900)]
 
 ENGINE = EngineSpec(block_size=16, num_blocks=600, max_num_batched_tokens=512, max_num_seqs=16)
 # 10 ms a step, 1 ms a prompt token, 0.1 ms a KV token moved: arithmetic by head.
