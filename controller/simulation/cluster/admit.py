@@ -31,7 +31,6 @@ def add_request(s: State, w: int, r: int, leg: int, limit: int, now_s: float) ->
     q.target = q.ask
     q.generated = q.computed = q.chunk = q.blocks = q.registered = 0
     q.refs = q.cached = -1
-    q.preempted = 0
     q.order = worker.orders
     worker.orders += 1
     push_waiting(s.req, worker, r)

@@ -112,7 +112,6 @@ def _preempt(s: State, w: int, r: int) -> None:
     q.refs = -1
     q.blocks = q.registered = q.computed = q.chunk = 0
     q.target = q.ask + q.generated
-    q.preempted = 1
     push_waiting(s.req, worker, r)
 
 

@@ -104,7 +104,6 @@ def settle_pins(s: State, w: int, instant: int) -> None:
 @kernel
 def unpin(s: State, w: int, r: int) -> None:
     q = s.req[r]
-    s.wrk[w].pins -= 1
     give_private(s, w, q.pin_blocks - q.pin_registered)
     release(s, w, q.pin_refs)
     q.pin_refs = -1

@@ -65,7 +65,6 @@ REQUEST = np.dtype(
         ("refs", "i4"),  # first of its references, last block first
         ("decoding", "i4"),  # takes one token a step
         ("skipped", "i4"),  # decodes, but the running step left it out
-        ("preempted", "i4"),
         ("priority", "i4"),  # lower first, vLLM's sense
         ("order", "i8"),  # arrival number at the engine
         ("joined", "i8"),  # admission number at the engine
@@ -79,7 +78,6 @@ REQUEST = np.dtype(
         ("queued_s", "f8"),
         ("predicted_s", "f8"),
         ("uncached", "i4"),
-        ("postponed", "i4"),
         ("fly_next", "i4"),
         ("fly_prev", "i4"),
         ("sample_s", "f8"),  # TTFT as the router saw it
@@ -159,7 +157,6 @@ WORKER = np.dtype(
         ("pulling", "i4"),
         ("pull_head", "i4"),
         ("pull_tail", "i4"),
-        ("pins", "i4"),
         ("pin_head", "i4"),
         ("pin_tail", "i4"),
         ("preempting", "i4"),  # the running composition has preempted
@@ -185,8 +182,6 @@ WORKER = np.dtype(
         ("log_head", "i4"),  # oldest entry in the window
         ("log_tail", "i4"),
         ("log_cut", "i8"),  # steps of it that have left
-        ("gap_sum_s", "f8"),
-        ("gap_weight", "f8"),
         # Counters.
         ("bound", "i8"),  # live requests bound here
         ("preemptions", "i8"),

@@ -148,7 +148,6 @@ def _finish(s: State, w: int, r: int, now_s: float) -> None:
     remove_running(s.req, worker, r)
     if q.leg == PREFILL_LEG:
         q.pin_refs, q.pin_blocks, q.pin_registered = q.refs, q.blocks, q.registered
-        worker.pins += 1
         q.refs = -1
         prefilled(s, w, r, now_s)
     else:
