@@ -166,9 +166,9 @@ async def run_seed(args: argparse.Namespace, seed: int, folder: Path) -> dict[st
     return {
         "seed": seed,
         "steps": len(steps),
-        "median_pct": 100 * float(np.median(before)),
-        "max_pct": 100 * float(before.max()),
-        "seconds_after_slowdown": seconds,
+        "median_pct": round(100 * float(np.median(before)), 4),
+        "max_pct": round(100 * float(before.max()), 4),
+        "seconds_after_slowdown": None if seconds is None else round(seconds, 1),
     }
 
 

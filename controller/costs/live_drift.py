@@ -28,6 +28,7 @@ _MEDIAN_FACTOR = 1.2533  # standard error of a median over that of a mean, norma
 _MAD_FACTOR = 1.4826
 _MEMORY = 4  # times `votes` passes are remembered, to find the beginning
 _CHECKS = 8  # evaluations per `votes` passes
+_UNSURE = 2  # passes by which the beginning of a change may be missed
 _FEW = 5  # passes whose median says something
 _FEWEST = 3  # passes of a stratum whose median one outlier cannot make
 _MAX_BIAS = math.log(1.5)  # beyond it the stratum's passes are not to be trusted
@@ -42,6 +43,8 @@ class Drift:
 
     since_s: float
     ratio: float
+    unsure_s: tuple[float, float]
+    """Between these times a pass may belong to either speed."""
 
 
 class DriftDetector:
@@ -120,7 +123,9 @@ class DriftDetector:
         first = onset(np.array(values), shift)
         # What is larger comes in several steps; a fit that was wrong does less harm this way.
         log_ratio = min(_MAX_STEP, max(-_MAX_STEP, median(values[first:])))
-        return Drift(self._passes[first].at_s, math.exp(log_ratio))
+        at_s = [one.at_s for one in self._passes]
+        around = at_s[max(0, first - _UNSURE)], at_s[min(len(at_s) - 1, first + _UNSURE)]
+        return Drift(at_s[first], math.exp(log_ratio), around)
 
 
 def _unexplained(bias: float, noise: float) -> float:

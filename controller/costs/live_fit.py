@@ -43,6 +43,9 @@ _MAX_AMBIGUITY = 0.04
 _WORKER_PASSES = 100
 """Newest passes by which a worker is compared with the fit of its pool."""
 
+_DRIFTS = 100
+_NOTHING_S = 1e-9
+
 Fit = Callable[[StepMeasurements, FitOptions], StepFit]
 
 
@@ -89,7 +92,7 @@ class LiveState:
     """Passes that are kept for the next fit."""
     left_out: dict[LeftOut, int]
     drifts: tuple[tuple[float, float], ...]
-    """Changes of speed so far: when, and the ratio to before."""
+    """The newest changes of speed: when, and the ratio to before."""
     worker_ratios: dict[str, float]
     """Of the workers heard of lately: median of measured over predicted of its newest passes."""
 
@@ -112,7 +115,7 @@ class LiveFit:
             kind: DriftDetector(options.drift_votes, options.least_drift) for kind in (False, True)
         }
         self._errors: deque[float] = deque(maxlen=options.error_passes)
-        self._drifts: list[tuple[float, float]] = []
+        self._drifts: deque[tuple[float, float]] = deque(maxlen=_DRIFTS)
         self._cost: TableCost | None = None
         self._in_force: StepFit | None = None
         self._fitted_at_s: float | None = None
@@ -177,6 +180,7 @@ class LiveFit:
         self._in_force, self._cost = fitted, TableCost(fitted.tables)
         self._fitted_at_s, self._fresh, self._urgent = now_s, 0, False
         self._calibrate()
+        self._forget_silent(now_s)
         return fitted
 
     def state(self) -> LiveState:
@@ -211,17 +215,20 @@ class LiveFit:
     def _worker_ratios(self) -> dict[str, float]:
         if self._cost is None:
             return {}
-        newest_s = max(passes[-1].at_s for passes in self._newest.values())
         return {
             name: math.exp(median(self._log_ratio(one) for one in passes))
             for name, passes in self._newest.items()
-            if passes[-1].at_s >= newest_s - self._options.half_life_s
         }
+
+    def _forget_silent(self, now_s: float) -> None:
+        """Workers that have gone, or have had nothing to do for a half-life."""
+        since_s = now_s - self._options.half_life_s
+        self._newest = {k: v for k, v in self._newest.items() if v[-1].at_s >= since_s}
 
     def _log_ratio(self, one: Pass) -> float:
         assert self._cost is not None
         predicted_s = self._cost.step_s(one.batch, one.context, one.chunk, one.pairs)
-        return math.log(one.wall_s / predicted_s)
+        return math.log(one.wall_s / max(predicted_s, _NOTHING_S))
 
     def _unambiguous(self, one: Pass) -> bool:
         """Whether it hardly matters how the tokens were split between several prompts."""
@@ -246,6 +253,8 @@ class LiveFit:
         """Bring what was learned before a change of speed to the speed after it."""
         ratios = {kind: drift.ratio}
         ratios[not kind] = self._detectors[not kind].ratio_since(drift.since_s) or drift.ratio
+        first_s, last_s = drift.unsure_s
+        self._reservoir.rescale(lambda one: None if first_s <= one.at_s <= last_s else 1.0)
         for each, detector in self._detectors.items():
             self._rescale(each, drift.since_s, ratios[each])
             self._unsettled[each] = drift.since_s

@@ -40,8 +40,8 @@ class Reservoir:
             yield from kept
 
     def strata(self) -> dict[Shape, tuple[Pass, ...]]:
-        """The kept passes by stratum."""
-        return {key: tuple(kept) for key, kept in self._strata.items()}
+        """The kept passes by stratum, none empty."""
+        return {key: tuple(kept) for key, kept in self._strata.items() if kept}
 
     def offer(self, one: Pass) -> None:
         """Keep this pass, or not. Passes come in order of time."""
@@ -57,16 +57,16 @@ class Reservoir:
             return
         self._newest_s[one.stratum] = one.at_s
 
-    def rescale(self, factor: Callable[[Pass], float]) -> int:
-        """Multiply the time of every pass by its factor; returns how many changed."""
-        changed = 0
-        for kept in self._strata.values():
-            for index, one in enumerate(kept):
-                ratio = factor(one)
-                if ratio != 1.0:
-                    kept[index] = replace(one, wall_s=one.wall_s * ratio)
-                    changed += 1
-        return changed
+    def rescale(self, factor: Callable[[Pass], float | None]) -> None:
+        """Multiply the time of every pass by its factor; those without one are dropped."""
+        for key, kept in self._strata.items():
+            pairs = [(one, factor(one)) for one in kept]
+            self._strata[key] = [
+                one if ratio == 1.0 else replace(one, wall_s=one.wall_s * ratio)
+                for one, ratio in pairs
+                if ratio is not None
+            ]
+        self._total = sum(map(len, self._strata.values()))
 
     def _evict(self) -> None:
         fullest = max(self._strata.values(), key=len)

@@ -178,6 +178,7 @@ def feed(live: LiveFit, stream: Iterator[Pass]) -> None:
 def points(traffic: Traffic) -> tuple[np.ndarray, ...]:
     """Fresh steps of the same traffic, one prompt each: batch, context, chunk, pairs."""
     fresh = replace(traffic, seed=traffic.seed + 1000, several=0.0, seconds=40.0)
+    # Durations only set the clock here, so any worker's will do.
     rows = [(p.batch, p.context, p.chunk, p.pairs) for p in passes(dense70b(), fresh)]
     return tuple(np.array(rows, dtype=float).T)
 

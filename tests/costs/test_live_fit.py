@@ -10,12 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from live_kit import Faults, Traffic, dense70b, errors, feed, passes
 
+from controller.costs.capture_sizes import fit_finding_sizes
 from controller.costs.fit import FitOptions
 from controller.costs.live_drift import onset
 from controller.costs.live_fit import LiveFit, LiveOptions
 from controller.costs.live_passes import ColdStart, LeftOut, Pass
 from controller.costs.live_reservoir import Reservoir
 from controller.costs.model import TableCost
+from controller.runtime.resources import read_profile
 
 pytestmark = pytest.mark.unit
 
@@ -59,6 +61,16 @@ def test_noise_outliers_and_cold_starts_leave_every_prediction_within_five_perce
     live = fitter(seed=seed)
     feed(live, passes(dense70b(), traffic, HARD))
     assert errors(live, dense70b(), traffic).max() < 0.05
+    assert live.state().drifts == ()
+
+
+@pytest.mark.parametrize("profile", ["llama31_70b_tp4_h100", "mixtral_8x7b_tp2_h100"])
+def test_workers_that_are_not_linear_are_learned_under_noise_too(profile):
+    truth = read_profile(profile).cost_model()
+    live = LiveFit(LiveOptions(), FitOptions(), fit_finding_sizes)
+    feed(live, passes(truth, TRAFFIC, replace(HARD, noise=0.03)))
+    found = errors(live, truth, TRAFFIC)
+    assert np.median(found) < 0.02 and np.percentile(found, 95) < 0.05
     assert live.state().drifts == ()
 
 

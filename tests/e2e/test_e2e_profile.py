@@ -3,6 +3,7 @@
 
 import asyncio
 import itertools
+import json
 import os
 import subprocess
 import sys
@@ -29,6 +30,19 @@ async def command(*arguments, env=None):
     out, said = await process.communicate()
     assert process.returncode == 0, said.decode()[-3000:] + out.decode()[-1000:]
     return out.decode()
+
+
+@pytest.mark.parametrize("profile", ["dense70b_tp4", "llama31_70b_tp4_h100"])
+async def test_two_minutes_of_traffic_give_the_profile_and_a_slowdown_is_followed(profile):
+    # Five emulated seconds a wall second: two minutes of traffic pass in 24 s.
+    out = await command(
+        *("experiments/check_live_fit.py", "--seeds", "1"),
+        *("--time-scale", "0.2", "--profile", profile),
+    )
+    figures = json.loads(out.splitlines()[-1])
+    assert figures["max_pct"] <= 5.0
+    assert figures["seconds_after_slowdown"] is not None
+    assert figures["seconds_after_slowdown"] <= 60.0
 
 
 async def test_workers_of_a_stock_deployment_are_followed_by_namespace(launch, tmp_path):

@@ -206,6 +206,7 @@ def test_a_size_that_is_none_is_refused(text):
 
 def test_capture_sizes_ascend():
     assert capture_sizes("1,2,4") == (1, 2, 4)
-    for text in ("2,1", "0,1", "a"):
+    assert capture_sizes("none") == capture_sizes("auto") == ()
+    for text in ("2,1", "0,1", "a", ""):
         with pytest.raises(UserError, match="--capture-sizes"):
             capture_sizes(text)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from controller.costs.fit import FitOptions, StepFit
+    from controller.costs.live_fit import Fit
     from controller.costs.profile import Profile
 
 UNKNOWN = "not stated"
@@ -33,8 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--num-gpu-blocks", type=int, metavar="N", help="KV blocks of a worker")
     add(
         "--capture-sizes",
+        default="auto",
         metavar="N,N,...",
-        help="CUDA graph sizes in tokens, ascending: decode steps are padded to them",
+        help="CUDA graph sizes that decode steps are padded to, ascending; none; auto: vLLM's "
+        "usual ones if the steps show them (default)",
     )
     add("--license", default=UNKNOWN, help="licence of the numbers (default: %(default)s)")
     add("--provenance", help="where the numbers come from; default: who measured, when, how")
@@ -97,11 +100,19 @@ def make_profile(
     )
 
 
-def capture_sizes(text: str | None) -> tuple[int, ...]:
-    """`1,2,4,8` as numbers. Raises UserError."""
+def fit_function(args: argparse.Namespace) -> Fit:
+    """The fit that the arguments ask for."""
+    from controller.costs.capture_sizes import fit_finding_sizes
+    from controller.costs.fit import fit_step_tables
+
+    return fit_finding_sizes if args.capture_sizes == "auto" else fit_step_tables
+
+
+def capture_sizes(text: str) -> tuple[int, ...]:
+    """`1,2,4,8` as numbers; none for `none` and `auto`. Raises UserError."""
     from controller.errors import UserError
 
-    if not text:
+    if text in ("none", "auto"):
         return ()
     try:
         sizes = tuple(int(part) for part in text.split(","))

@@ -29,7 +29,6 @@ def run(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from controller.cli.profile.tables import console, fit_errors
-    from controller.costs.fit import fit_step_tables
     from controller.costs.measurements import parse_measurements
     from controller.costs.profile import dump_profile
     from controller.runtime.files import check_output, read_text, write_text
@@ -38,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     text = read_text(Path(args.measurements), "measurements")
     steps = parse_measurements(text, args.measurements)
     options = about.fit_options(args, max_chunk_tokens=max(1, int(steps.chunk.max())))
-    fitted = fit_step_tables(steps, replace(options, seed=args.seed))
+    fitted = about.fit_function(args)(steps, replace(options, seed=args.seed))
     how = f"{len(steps):,} measured steps of {args.measurements}"
     write_text(args.out, dump_profile(about.make_profile(args, fitted, how)))
     out = console()

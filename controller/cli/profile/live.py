@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -83,18 +84,19 @@ def run(args: argparse.Namespace) -> int:
         seed=args.seed,
     )
     fit_options = about.fit_options(args, max_chunk_tokens=2048)
+    fit = about.fit_function(args)
     target = _target(args)
     print(f"listening to {', '.join(target.endpoints)}", flush=True)
 
-    def told(name: str, fit: LiveFit, cards: Cards) -> None:
-        print(live_lines.progress(name, fit.state()), flush=True)
+    def told(name: str, live: LiveFit, cards: Cards) -> None:
+        print(f"{time.strftime('%H:%M:%S')} {live_lines.progress(name, live.state())}", flush=True)
         if args.follow:
-            _write(args, name, fit, cards)
+            _write(args, name, live, cards)
 
     followed = asyncio.run(
         follow(
             target,
-            lambda: LiveFit(options, fit_options),
+            lambda: LiveFit(options, fit_options, fit),
             args.per_worker,
             None if args.follow else duration_s,
             told,

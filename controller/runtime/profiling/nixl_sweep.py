@@ -210,7 +210,7 @@ class _Reader:
 
 
 def _agent(name: str, progress_thread: bool) -> Any:
-    from nixl import nixl_agent, nixl_agent_config
+    from nixl._api import nixl_agent, nixl_agent_config
 
     config = nixl_agent_config(enable_prog_thread=progress_thread, backends=["UCX"])
     return nixl_agent(name, config)
