@@ -110,12 +110,19 @@ class WaitingPrefills:
         self.tasks[task].lane = -1
 
     def with_one_more(
-        self, lane: int, task: int, predicted_s: float, due_s: float, start_s: float, cv: float
+        self,
+        lane: int,
+        task: int,
+        predicted_s: float,
+        due_s: float,
+        now_s: float,
+        busy_s: float,
+        cv: float,
     ) -> tuple[float, float, float]:
         """What a task in no lane would cost this one: see kernels/forecast.py."""
         row = self.tasks[task]
         row.predicted_s, row.due_s = predicted_s, due_s
-        return _with_one_more(self.tasks, self.lanes, lane, self.rule, start_s, cv, task)
+        return _with_one_more(self.tasks, self.lanes, lane, self.rule, now_s, busy_s, cv, task)
 
 
 def _longer(old: Any, kind: np.dtype[Any], free: list[int]) -> Any:
@@ -153,6 +160,13 @@ def _send(
 
 @njit(cache=True, nogil=True)
 def _with_one_more(
-    tasks: Any, rows: Any, lane: int, rule: Ordering, start_s: float, cv: float, task: int
+    tasks: Any,
+    rows: Any,
+    lane: int,
+    rule: Ordering,
+    now_s: float,
+    busy_s: float,
+    cv: float,
+    task: int,
 ) -> tuple[float, float, float]:
-    return forecast.with_one_more(tasks, rows[lane], rule, start_s, 0.0, cv, task)
+    return forecast.with_one_more(tasks, rows[lane], rule, now_s, busy_s, cv, task)

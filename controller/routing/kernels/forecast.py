@@ -74,12 +74,14 @@ def _is_kept(task: Any, kind: int, end_s: float) -> bool:
 
 @njit(cache=True, nogil=True)
 def with_one_more(
-    items: Any, lane: Any, rule: Ordering, start_s: float, variance_s2: float, cv: float, i: int
+    items: Any, lane: Any, rule: Ordering, now_s: float, busy_s: float, cv: float, i: int
 ) -> tuple[float, float, float]:
     """(on-time tasks that task i costs the others, its predicted end, its chance) in this lane.
 
-    Task i is in no list; its `predicted_s` and `due_s` are those of this lane.
+    Task i is in no list; its `predicted_s` and `due_s` are those of this lane. `busy_s` is how
+    long the worker still computes what it has.
     """
+    start_s, variance_s2 = now_s + busy_s, (cv * busy_s) ** 2
     before = 0.0
     if lane.queued > 0:
         before = expected_on_time(items, lane, rule, start_s, variance_s2, cv, -1)[0]

@@ -27,6 +27,7 @@ from controller.simulation.cluster.estimates import (
     first_token_estimates,
     history_tokens,
     local_s,
+    prefill_time_s,
     remote_estimates,
 )
 from controller.simulation.cluster.prefix import hits
@@ -77,7 +78,9 @@ def place(s: State, r: int, fresh: bool, now_s: float) -> tuple[int, int, int]:
     count = s.ctl[PREFILL_POOL]
     if count == 0 or rule == ALWAYS_LOCAL_:
         q.reason = PREFILL_POOL_EMPTY if count == 0 else ALWAYS_LOCAL
-        return LOCAL, history_tokens(s, q.decode_worker, r, now_s), 0
+        history = history_tokens(s, q.decode_worker, r, now_s)
+        q.predicted_s = prefill_time_s(s, q.decode_worker, r, history)
+        return LOCAL, history, 0
     if rule == ROUND_ROBIN:
         i, q.reason = rules.round_robin(count, s.ctl[TURN])
         s.ctl[TURN] += 1
@@ -92,6 +95,8 @@ def place(s: State, r: int, fresh: bool, now_s: float) -> tuple[int, int, int]:
     else:
         i = _choose(s, r, rule, history, count, now_s)
     if i == LOCAL:
+        if rule != TOLL:  # it knows what its chunks take
+            q.predicted_s = prefill_time_s(s, q.decode_worker, r, history)
         return LOCAL, history, 0
     return int(s.pool[0, i]), history, int(s.estimate[CACHED, i])
 

@@ -89,9 +89,7 @@ def _remote_prices(s: State, r: int, history: int, now_s: float) -> None:
         w = s.pool[0, i]
         q.predicted_s = s.estimate[OWN_S, i]
         busy_s = flying_s(s, w, now_s)
-        cost, end_s, odds = with_one_more(
-            s.req, s.wrk[w], rule, now_s + busy_s, (cv * busy_s) ** 2, cv, r
-        )
+        cost, end_s, odds = with_one_more(s.req, s.wrk[w], rule, now_s, busy_s, cv, r)
         s.estimate[MISSES, i] = cost + 1.0 - odds
         s.estimate[REMOTE_S, i] = end_s - now_s + after_s + waited_s
 
@@ -122,7 +120,7 @@ def _local_price(s: State, r: int, w: int, history: int, now_s: float) -> tuple[
     q, worker = s.req[r], s.wrk[w]
     tables = unpack(s.data, s.bounds[worker.table])
     batch, context = float(s.seen[BATCH, w]), float(s.seen[CONTEXT, w])
-    budget = tables.options[MAX_CHUNK]
+    budget = min(tables.options[MAX_CHUNK], float(worker.max_tokens))
     limit_s = s.par[GUARD] * s.par[ITL_LIMIT_S] / q.error
     chunk = bearable_chunk(
         tables,
@@ -138,7 +136,7 @@ def _local_price(s: State, r: int, w: int, history: int, now_s: float) -> tuple[
     own_s = q.error * prefill_beside_s(
         tables, batch, context, float(history), float(q.ask - history), min(chunk + batch, budget)
     )
-    q.chunk_cap = int(chunk)
+    q.chunk_cap, q.predicted_s = int(chunk), own_s
     behind_s = max(0.0, s.books[LOCAL_UNTIL_S, w] - now_s)
     ttft_s = behind_s + own_s + now_s - q.arrival_s
     cv = s.par[COST_CV]

@@ -147,7 +147,6 @@ def _send_local(s: State, r: int, history: int, now_s: float) -> None:
     w = q.decode_worker
     _hold(s, r)
     q.place, q.prefill_worker = LOCAL, -1
-    q.predicted_s = prefill_time_s(s, w, r, history)
     q.uncached = q.ask - history
     q.sent_s = now_s
     s.books[LOCAL_UNTIL_S, w] = max(s.books[LOCAL_UNTIL_S, w], now_s) + q.predicted_s
