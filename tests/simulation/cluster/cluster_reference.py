@@ -259,21 +259,8 @@ class Reference:
             self.turns[0] += 1
             return chosen, decode, 0, self.hits(chosen, r)
         history = self.hits(decode, r)
-        if rule == "toll":
-            chosen, decode, history, chunk, self.local_s = own_rules.by_toll(
-                self, r, decode, history, fresh, now_s
-            )
-            self.schedule = (chunk,)
-            return chosen, decode, history, self.hits(chosen, r) if chosen else 0
-        if rule == "deflect":
-            chosen, decode, self.plan = own_rules.by_deflection(self, r, decode, fresh)
-            cap = self.options.local_chunk_tokens or 1 << 30
-            self.schedule = tuple(min(cap, x) for x in self.plan)
-            if chosen is None:
-                return None, decode, self.hits(decode, r), 0
-            return chosen, decode, history, self.hits(chosen, r)
-        if rule in ("kv_cost", "conditional"):
-            chosen = own_rules.as_dynamo(self, r, decode, history)
+        if rule in own_rules.PLACES:
+            chosen, decode, history = own_rules.PLACES[rule](self, r, decode, history, fresh, now_s)
             return chosen, decode, history, self.hits(chosen, r) if chosen else 0
         prompt = int(self.w.prompt_tokens[r])
         transfer_s = decode.costs.kv_transfer_s(prompt - history)

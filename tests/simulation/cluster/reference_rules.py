@@ -101,7 +101,7 @@ def busy_s(worker, now_s) -> float:
 
 
 def by_toll(ref, r, decode, history, fresh, now_s):
-    """(prefill worker or None, decode worker, history, chunk, local prediction)."""
+    """(prefill worker or None, decode worker, history)."""
     o = ref.options
     limit_s, cv = o.slo.ttft_ms / 1e3, o.expected_error
     prompt, arrival_s = int(ref.w.prompt_tokens[r]), ref.out[r].arrival_s
@@ -134,8 +134,9 @@ def by_toll(ref, r, decode, history, fresh, now_s):
     price, local_s, chunk, own_s = local_price(ref, r, d, at_hand, now_s)
     i, _ = toll(np.array(misses), np.array(ttft_s), price, local_s, limit_s)
     if i < 0:
-        return None, d, at_hand, chunk, own_s
-    return ref.prefill[i], decode, history, 0, 0.0
+        ref.schedule, ref.local_s = (chunk,), own_s
+        return None, d, at_hand
+    return ref.prefill[i], decode, history
 
 
 def local_price(ref, r, d, history, now_s):
@@ -169,8 +170,8 @@ def local_price(ref, r, d, history, now_s):
     return 1.0 - chance(limit_s - ttft_s, variance), ttft_s, int(chunk), own_s
 
 
-def by_deflection(ref, r, decode, fresh):
-    """(prefill worker or None, decode worker, chunk schedule)."""
+def by_deflection(ref, r, decode, history, fresh, now_s):
+    """(prefill worker or None, decode worker, history)."""
     o = ref.options
     prompt = float(ref.w.prompt_tokens[r])
     paths = [
@@ -202,20 +203,30 @@ def by_deflection(ref, r, decode, fresh):
             best, best_s = d, path_s
     i = int(np.argmin(paths))
     if best is not None and deflect.deflects(best_s, paths[i], o.slo.ttft_ms / 1e3, deflect.ALPHA):
-        return None, best, plan
-    return ref.prefill[i], decode, ()
+        cap = o.local_chunk_tokens or 1 << 30
+        ref.schedule = tuple(min(cap, x) for x in plan)
+        return None, best, ref.hits(best, r)
+    return ref.prefill[i], decode, history
 
 
-def as_dynamo(ref, r, decode, history):
-    """Prefill worker or None."""
+def as_dynamo(ref, r, decode, history, fresh, now_s):
+    """(prefill worker or None, decode worker, history)."""
     prompt = int(ref.w.prompt_tokens[r])
     if ref.options.placement == "conditional" and stays_local(
         float(prompt), float(history), EFF_ISL_THRESHOLD, EFF_ISL_RATIO
     ):
-        return None
+        return None, decode, history
     cost = []
     for p in ref.prefill:
         size = p.spec.block_size
         active = sum(ref.asks[each]["uncached"] for each in [*p.flying, *p.queue])
         cost.append(kv_cost(float(ref.blocks(p, prompt)), ref.hits(p, r) // size, active / size))
-    return ref.prefill[cheapest(np.array(cost), 0.0, 0.0)]
+    return ref.prefill[cheapest(np.array(cost), 0.0, 0.0)], decode, history
+
+
+PLACES = {
+    "toll": by_toll,
+    "deflect": by_deflection,
+    "kv_cost": as_dynamo,
+    "conditional": as_dynamo,
+}
