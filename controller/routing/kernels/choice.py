@@ -5,8 +5,8 @@ Owns: the choice by rule, fairness to late work, the books of both. Does not own
 worker may have one more (controller.routing.inflight).
 
 `look` changes nothing that matters: the caller may find that the one chosen must wait. `send`
-makes it so. Fairness comes before the rule: what has waited `max_wait_s` goes first; late work
-gets `late_share` of the tokens while there is any, oldest first.
+makes it so. Fairness comes before the rule: what has waited `max_wait_s` or was passed `cap` times
+goes first; late work gets `late_share` of the tokens while there is any, oldest first.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ def look(
     `busy_s` is how long the worker still computes what it has; `room` has ROOM places.
     """
     overdue = _overdue(items, lane, rule, now_s)
+    if overdue < 0 and rule.cap > 0 and rule.kind != ALGORITHM_2:
+        overdue = _capped(items, lane, rule.cap)
     if overdue >= 0:
         return overdue, 0
     if lane.queue_head < 0:
@@ -65,6 +67,29 @@ def _overdue(items: Any, lane: Any, rule: Ordering, now_s: float) -> int:
     if first >= 0 and now_s - items[first].arrival_s >= rule.max_wait_s:
         return first
     return -1
+
+
+@njit(cache=True, nogil=True)
+def _capped(items: Any, lane: Any, cap: int) -> int:
+    """The first to have joined of those that may not be passed again, -1: nobody."""
+    best = -1
+    for head in (lane.queue_head, lane.late_head):
+        i = head
+        while i >= 0:
+            if items[i].postponed >= cap and (best < 0 or items[i].queued_s < items[best].queued_s):
+                best = i
+            i = items[i].next
+    return int(best)
+
+
+@njit(cache=True, nogil=True)
+def _passed(items: Any, lane: Any, queued_s: float) -> None:
+    """One that joined at `queued_s` has been sent: it has passed who joined before."""
+    for head in (lane.queue_head, lane.late_head):
+        i = head
+        while i >= 0:
+            items[i].postponed += items[i].queued_s < queued_s
+            i = items[i].next
 
 
 @njit(cache=True, nogil=True)
@@ -93,6 +118,8 @@ def send(
     late = items[i].late
     tokens = items[i].uncached
     leave(items, lane, i)
+    if rule.cap > 0 and rule.kind != ALGORITHM_2:
+        _passed(items, lane, items[i].queued_s)
     if sorts_out(rule.kind):
         _sort_out(items, lane, now_s)
     if lane.lates == 0:
