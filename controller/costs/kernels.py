@@ -16,8 +16,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from controller.costs.compiled import pure
 from controller.costs.tables import (
     BANDWIDTH_BYTES_S,
     BYTES_PER_TOKEN,
@@ -33,7 +33,7 @@ from controller.costs.tables import (
 )
 
 
-@njit(cache=True, nogil=True)
+@pure
 def bracket(grid: Floats, at: float) -> int:
     """The largest i with grid[i] <= at; -1 before the first point."""
     low, high = -1, grid.size
@@ -46,7 +46,7 @@ def bracket(grid: Floats, at: float) -> int:
     return low
 
 
-@njit(cache=True, nogil=True)
+@pure
 def curve(grid: Floats, values: Floats, at: float) -> float:
     """Piecewise linear; constant before the first point, last slope after the last; 0 if empty."""
     if grid.size == 0:
@@ -59,7 +59,7 @@ def curve(grid: Floats, values: Floats, at: float) -> float:
     return float(values[i] + slope * (at - grid[i]))
 
 
-@njit(cache=True, nogil=True)
+@pure
 def row_weights(rows: Floats, count: float) -> tuple[int, float, float]:
     """(i, weight of row i, weight of row i + 1) for `count` items; the second may be 0."""
     i = bracket(rows, count)
@@ -72,7 +72,7 @@ def row_weights(rows: Floats, count: float) -> tuple[int, float, float]:
     return i, 1.0 - weight, weight
 
 
-@njit(cache=True, nogil=True)
+@pure
 def segment(
     rows: Floats, sizes: Floats, values: Floats, count: float, size: float
 ) -> tuple[float, float, float]:
@@ -93,7 +93,7 @@ def segment(
     return left + slope * (size - sizes[j]), slope, until
 
 
-@njit(cache=True, nogil=True)
+@pure
 def padded(sizes: Floats, tokens: float) -> float:
     """Tokens that a CUDA graph computes: the next capture size, none beyond the largest."""
     if sizes.size == 0 or tokens > sizes[-1]:
@@ -101,19 +101,19 @@ def padded(sizes: Floats, tokens: float) -> float:
     return float(sizes[np.searchsorted(sizes, tokens)])
 
 
-@njit(cache=True, nogil=True)
+@pure
 def decode_attention_s(t: StepTables, batch: float, context: float) -> float:
     """Attention of a pure decode step of `batch` > 0 sequences."""
     return segment(t.batch, t.context, t.decode_s, batch, context / batch)[0]
 
 
-@njit(cache=True, nogil=True)
+@pure
 def prefill_attention_s(t: StepTables, chunk: float, pairs: float) -> float:
     """Attention of a pure prefill step of `chunk` > 0 tokens."""
     return segment(t.chunk, t.attended, t.prefill_s, chunk, pairs / chunk)[0]
 
 
-@njit(cache=True, nogil=True)
+@pure
 def overlap(t: StepTables, i: int, j: int, share: float) -> float:
     """Time of a mixed attention over the sum of its parts in cell (chunk i, batch j)."""
     k = min(max(bracket(t.mixed_share, share), 0), t.mixed_share.size - 2)
@@ -122,7 +122,7 @@ def overlap(t: StepTables, i: int, j: int, share: float) -> float:
     return float((1.0 - w) * t.overlap[start] + w * t.overlap[start + 1])
 
 
-@njit(cache=True, nogil=True)
+@pure
 def mixed_attention_s(
     t: StepTables, batch: float, context: float, chunk: float, pairs: float
 ) -> float:
@@ -153,7 +153,7 @@ def mixed_attention_s(
     return max(total, alone, prefill)
 
 
-@njit(cache=True, nogil=True)
+@pure
 def shared_s(t: StepTables, batch: float, chunk: float) -> float:
     """The part of a step that does not depend on context: dense and per-sequence work."""
     decodes = batch * t.options[VERIFIED]
@@ -166,7 +166,7 @@ def shared_s(t: StepTables, batch: float, chunk: float) -> float:
     return curve(t.dense_tokens, t.dense_s, tokens) + curve(t.sequences, t.sequence_s, sequences)
 
 
-@njit(cache=True, nogil=True)
+@pure
 def step_s(t: StepTables, batch: float, context: float, chunk: float, pairs: float) -> float:
     """One engine step: `batch` decodes holding `context` KV tokens in all, `chunk` prompt tokens.
 
@@ -180,7 +180,7 @@ def step_s(t: StepTables, batch: float, context: float, chunk: float, pairs: flo
     return shared + mixed_attention_s(t, batch, context, chunk, pairs)
 
 
-@njit(cache=True, nogil=True)
+@pure
 def decode_line(t: StepTables, batch: float, context: float) -> tuple[float, float, float]:
     """(a, c, until): a pure decode step of `batch` takes exactly a + c*x for x in [context, until].
 
@@ -194,7 +194,7 @@ def decode_line(t: StepTables, batch: float, context: float) -> tuple[float, flo
     return shared + value - slope * size, slope / batch, until * batch
 
 
-@njit(cache=True, nogil=True)
+@pure
 def _chunks_s(t: StepTables, history: float, chunk: float, count: float) -> float:
     """Attention of `count` steps of `chunk` tokens, each on the tokens of the ones before.
 
@@ -212,7 +212,7 @@ def _chunks_s(t: StepTables, history: float, chunk: float, count: float) -> floa
     return total
 
 
-@njit(cache=True, nogil=True)
+@pure
 def prefill_s(t: StepTables, history: float, increment: float, max_chunk: float) -> float:
     """A prefill of `increment` tokens on `history`, alone on a worker, in chunks of `max_chunk`."""
     if increment <= 0.0:
@@ -227,7 +227,7 @@ def prefill_s(t: StepTables, history: float, increment: float, max_chunk: float)
     return total
 
 
-@njit(cache=True, nogil=True)
+@pure
 def transfer_s(t: StepTables, tokens: float) -> float:
     """Moving the KV of `tokens` tokens, alone on the link: latency + bytes/bandwidth; 0 for 0."""
     if tokens <= 0.0:
@@ -236,7 +236,7 @@ def transfer_s(t: StepTables, tokens: float) -> float:
     return float(t.transfer[LATENCY_S] + seconds)
 
 
-@njit(cache=True, nogil=True)
+@pure
 def extrapolates(t: StepTables, batch: float, context: float, chunk: float, pairs: float) -> bool:
     """Whether a step lies outside what the tables were fitted on."""
     if batch > t.limits[MAX_BATCH] or chunk > t.limits[MAX_STEP_CHUNK]:

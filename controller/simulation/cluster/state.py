@@ -292,7 +292,10 @@ bundle_type(
     (
         *Path(__file__).parent.glob("*.py"),
         *(_ROOMS / "routing" / "kernels").glob("*.py"),
-        *(_ROOMS / "costs" / name for name in ("kernels.py", "calls.py", "tables.py")),
+        *(
+            _ROOMS / "costs" / name
+            for name in ("kernels.py", "calls.py", "compiled.py", "tables.py")
+        ),
     ),
 )
 
