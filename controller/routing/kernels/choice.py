@@ -13,9 +13,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
 from controller.routing.kernels.algorithm_2 import apply_order, best_order
+from controller.routing.kernels.compiled import compiled
 from controller.routing.kernels.lanes import give_up, hopeless, leave, oldest
 from controller.routing.kernels.moore_hodgson import keep_on_time
 from controller.routing.kernels.orderings import (
@@ -28,13 +27,13 @@ from controller.routing.kernels.orderings import (
 from controller.types import IntArray
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def sorts_out(kind: int) -> bool:
     """Whether a rule lets others pass what is hopeless."""
     return kind in (HOPELESS_LAST, EARLIEST_DEADLINE, MOORE_HODGSON)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def look(
     items: Any, lane: Any, rule: Ordering, now_s: float, busy_s: float, room: IntArray
 ) -> tuple[int, int]:
@@ -59,7 +58,7 @@ def look(
     return int(lane.queue_head), 0
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _overdue(items: Any, lane: Any, rule: Ordering, now_s: float) -> int:
     if rule.max_wait_s == float("inf"):
         return -1
@@ -69,7 +68,7 @@ def _overdue(items: Any, lane: Any, rule: Ordering, now_s: float) -> int:
     return -1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _capped(items: Any, lane: Any, cap: int) -> int:
     """The first to have joined of those that may not be passed again, -1: nobody."""
     best = -1
@@ -82,7 +81,7 @@ def _capped(items: Any, lane: Any, cap: int) -> int:
     return int(best)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _passed(items: Any, lane: Any, queued_s: float) -> None:
     """One that joined at `queued_s` has been sent: it has passed who joined before."""
     for head in (lane.queue_head, lane.late_head):
@@ -92,7 +91,7 @@ def _passed(items: Any, lane: Any, queued_s: float) -> None:
             i = items[i].next
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _in_time(items: Any, lane: Any, rule: Ordering, start_s: float) -> int:
     """The first that can be in time; nobody can: the oldest of all."""
     if rule.kind == MOORE_HODGSON:
@@ -108,7 +107,7 @@ def _in_time(items: Any, lane: Any, rule: Ordering, start_s: float) -> int:
     return oldest(items, lane)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def send(
     items: Any, lane: Any, rule: Ordering, i: int, n: int, now_s: float, room: IntArray
 ) -> None:
@@ -130,7 +129,7 @@ def send(
         lane.credit += tokens * rule.late_share / (1.0 - rule.late_share)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _sort_out(items: Any, lane: Any, now_s: float) -> None:
     """The hopeless at the head of the queue become late: nobody looks at them again."""
     i = lane.queue_head
