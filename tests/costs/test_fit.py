@@ -17,12 +17,12 @@ from controller.costs.measurements import (
     measurements,
     parse_measurements,
 )
-from controller.costs.model import TableCost, linear_cost
-from controller.costs.tables import additive
+from controller.costs.model import TableCost
+from controller.costs.tables import additive, linear_tables
 
 pytestmark = pytest.mark.unit
 
-LINEAR = linear_cost(15e-3, 2e-5, 3e-8, 5.23e-5, 9e-10, 2048, 0.002, 327680, 25e9)
+LINEAR = TableCost(linear_tables(15e-3, 2e-5, 3e-8, 5.23e-5, 9e-10, 2048, 0.002, 327680, 25e9))
 BENT = TableCost(rich_tables(**additive(), capture_sizes=np.array([])))
 
 
