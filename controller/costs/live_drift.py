@@ -23,7 +23,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from controller.costs.live_contrast import Logs, contrasts
+from controller.costs.live_contrast import Logs, contrast
 from controller.costs.live_passes import Pass, Shape
 
 _SIGMAS = 4.0
@@ -32,7 +32,6 @@ _MAD_FACTOR = 1.4826
 _MEMORY = 4  # times `votes` passes are remembered, to find the beginning
 _CHECKS = 8  # evaluations per `votes` passes
 _UNSURE = 2  # passes by which the beginning of a change may be missed
-_FEW = 5  # passes whose median says something
 _CONFIRMED = 0.5  # share of a change that passes alike must show
 _FEWEST = 3  # passes of a stratum whose median one outlier cannot make
 _MAX_BIAS = math.log(1.5)  # beyond it the stratum's passes are not to be trusted
@@ -106,8 +105,8 @@ class DriftDetector:
     def ratio_since(self, since_s: float) -> float | None:
         """How much longer passes since then take than those alike before; None if too few tell."""
         since = [(one, self._log_ratio(one)) for one in self._passes if one.at_s >= since_s]
-        values = contrasts(since, self._known, since_s)
-        return math.exp(median(values)) if len(values) >= _FEW else None
+        log_ratio = contrast(since, self._known, since_s)
+        return None if log_ratio is None else math.exp(log_ratio)
 
     def settled(self, since_s: float) -> float | None:
         """The same over a full memory of passes, which is far surer; None before it is full."""
@@ -128,8 +127,11 @@ class DriftDetector:
         ratio = self.ratio_since(at_s[first])
         if ratio is None or math.log(ratio) / shift < _CONFIRMED:
             return None
+        log_ratio, voted = math.log(ratio), median(values[first:])
+        if abs(voted - log_ratio) < self._threshold:
+            log_ratio = voted  # of more passes, hence surer
         # What is larger comes in several steps; a fit that was wrong does less harm this way.
-        log_ratio = min(_MAX_STEP, max(-_MAX_STEP, math.log(ratio)))
+        log_ratio = min(_MAX_STEP, max(-_MAX_STEP, log_ratio))
         around = at_s[max(0, first - _UNSURE)], at_s[min(len(at_s) - 1, first + _UNSURE)]
         return Drift(at_s[first], math.exp(log_ratio), around)
 
