@@ -267,6 +267,8 @@ def main() -> int:
     )
     result |= dict.fromkeys(("op_median_ape", "op_p95_ape", "op_models"))
     try:
+        if args.seeds < 1:
+            raise UserError(f"--seeds {args.seeds}: give at least 1")
         if args.out is not None:
             args.out.mkdir(parents=True, exist_ok=True)
         if args.silicon is not None:

@@ -111,6 +111,8 @@ def shown(name: str, seed: int, h: HoldoutErrors) -> str:
 
 def fit_all(args: argparse.Namespace) -> dict[str, Any]:
     """Every target: its lines, its profile; returns the summary."""
+    if args.seeds < 1:
+        raise UserError(f"--seeds {args.seeds}: give at least 1")
     summary: dict[str, Mapping[str, float]] = {}
     everything: list[HoldoutErrors] = []
     for target in TARGETS:

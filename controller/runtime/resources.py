@@ -65,9 +65,8 @@ def find(kind: Kind, name_or_path: str | Path) -> Path:
         return known[str(name_or_path)]
     if path.is_dir():
         raise UserError(f"{kind.value} {path} is a folder")
-    raise UserError(
-        f"{kind.value} {name_or_path} does not exist; {_hint(kind, str(name_or_path), list(known))}"
-    )
+    hint = _hint(kind, str(name_or_path), list(known))
+    raise UserError(f"{kind.value} {name_or_path} does not exist; {hint}")
 
 
 def _hint(kind: Kind, given: str, known: list[str]) -> str:

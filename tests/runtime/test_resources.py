@@ -54,7 +54,7 @@ def test_a_mistyped_name_among_many_gets_the_nearest_and_how_to_list_all() -> No
     with pytest.raises(UserError) as caught:
         find(Kind.PROFILE, "mixtral_8x7_tp2_h100")
     said = str(caught.value)
-    near = said.split("by name: ")[1].split(";")[0].split(", ")
+    near = said.split("by name: ")[1].partition(";")[0].split(", ")
     assert near[0] == "mixtral_8x7b_tp2_h100" and len(near) == 3
     assert set(near) < set(shipped(Kind.PROFILE))
     assert said.endswith("; all: equilibrium profile list")
