@@ -121,6 +121,8 @@ def test_a_csv_comes_back_as_it_was_written():
         ("1,many,0,0,5", "row 2, context_tokens: expected a number from 0 up, got 'many'"),
         ("1,10,,0,5", "row 2, prefill_tokens: expected a number from 0 up, got nothing"),
         ("0,0,0,0,5", "row 2: neither batch nor prefill_tokens above 0"),
+        ("0,100,5,0,5", "row 2: context_tokens without decodes (batch 0)"),
+        ("1e308,10,0,0,5", "row 2, batch: expected a number from 0 up, got '1e308'"),
     ],
 )
 def test_a_bad_row_is_named_with_its_column(row: str, said: str):
@@ -134,6 +136,11 @@ def test_a_bad_row_is_named_with_its_column(row: str, said: str):
 def test_a_missing_column_is_named(text: str):
     with pytest.raises(MeasurementError, match=r"steps\.csv: missing column "):
         parse_measurements(text, "steps.csv")
+
+
+def test_what_is_no_csv_is_named():
+    with pytest.raises(MeasurementError, match=r"steps\.csv: not a CSV"):
+        parse_measurements("a" * 200_000, "steps.csv")
 
 
 def wide(cost: TableCost, count: int, seed: int) -> StepMeasurements:
