@@ -8,7 +8,8 @@ Every result is in seconds and finite. It never falls when context or pairs grow
 of the batch's mean context joins, or when prompt tokens of the step's mean attended length join.
 (At equal *total* context more and shorter sequences can really be faster, since they fill the GPU
 better.) Outside the grids values continue along the last piece, or in proportion (tables).
-Look-ups bisect grids of at most some dozens of points.
+Look-ups bisect grids of at most some dozens of points, each grid once a step. What looks up is
+inlined (`leaf`): the twenty arrays of the tables as arguments cost more than a look-up does.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numba import njit
 
 from controller.costs.compiled import pure
 from controller.costs.tables import (
@@ -32,8 +34,10 @@ from controller.costs.tables import (
     StepTables,
 )
 
+leaf = njit(cache=True, nogil=True, inline="always")
 
-@pure
+
+@leaf
 def bracket(grid: Floats, at: float) -> int:
     """The largest i with grid[i] <= at; -1 before the first point."""
     low, high = -1, grid.size
@@ -46,7 +50,7 @@ def bracket(grid: Floats, at: float) -> int:
     return low
 
 
-@pure
+@leaf
 def curve(grid: Floats, values: Floats, at: float) -> float:
     """Piecewise linear; constant before the first point, last slope after the last; 0 if empty."""
     if grid.size == 0:
@@ -59,7 +63,7 @@ def curve(grid: Floats, values: Floats, at: float) -> float:
     return float(values[i] + slope * (at - grid[i]))
 
 
-@pure
+@leaf
 def row_weights(rows: Floats, count: float) -> tuple[int, float, float]:
     """(i, weight of row i, weight of row i + 1) for `count` items; the second may be 0."""
     i = bracket(rows, count)
@@ -72,16 +76,23 @@ def row_weights(rows: Floats, count: float) -> tuple[int, float, float]:
     return i, 1.0 - weight, weight
 
 
-@pure
+@leaf
 def segment(
     rows: Floats, sizes: Floats, values: Floats, count: float, size: float
 ) -> tuple[float, float, float]:
     """(value, slope by size, size where the slope changes) of a table at (count, size)."""
+    return _segment(rows, sizes, values, count, size, bracket(sizes, size))
+
+
+@leaf
+def _segment(
+    rows: Floats, sizes: Floats, values: Floats, count: float, size: float, j: int
+) -> tuple[float, float, float]:
+    """`segment` where the bracket `j` of `size` is known."""
     i, low, high = row_weights(rows, count)
     width = sizes.size
     start = i * width
     other = start + width if high > 0.0 else start
-    j = bracket(sizes, size)
     if j < 0 or width == 1:
         until = sizes[0] if j < 0 and width > 1 else np.inf
         return low * values[start] + high * values[other], 0.0, until
@@ -93,27 +104,39 @@ def segment(
     return left + slope * (size - sizes[j]), slope, until
 
 
-@pure
+@leaf
 def padded(sizes: Floats, tokens: float) -> float:
     """Tokens that a CUDA graph computes: the next capture size, none beyond the largest."""
     if sizes.size == 0 or tokens > sizes[-1]:
         return tokens
-    return float(sizes[np.searchsorted(sizes, tokens)])
+    i = bracket(sizes, tokens)
+    return float(sizes[i]) if i >= 0 and sizes[i] == tokens else float(sizes[i + 1])
 
 
-@pure
+@leaf
 def decode_attention_s(t: StepTables, batch: float, context: float) -> float:
     """Attention of a pure decode step of `batch` > 0 sequences."""
     return segment(t.batch, t.context, t.decode_s, batch, context / batch)[0]
 
 
-@pure
+@leaf
 def prefill_attention_s(t: StepTables, chunk: float, pairs: float) -> float:
     """Attention of a pure prefill step of `chunk` > 0 tokens."""
     return segment(t.chunk, t.attended, t.prefill_s, chunk, pairs / chunk)[0]
 
 
-@pure
+@leaf
+def _on_row(sizes: Floats, values: Floats, i: int, size: float, j: int) -> float:
+    """A table's value on its row `i`, where the bracket `j` of `size` is known."""
+    start, width = i * sizes.size, sizes.size
+    if j < 0 or width == 1:
+        return float(values[start])
+    j = min(j, width - 2)
+    left, right = values[start + j], values[start + j + 1]
+    return float(left + (right - left) / (sizes[j + 1] - sizes[j]) * (size - sizes[j]))
+
+
+@leaf
 def overlap(t: StepTables, i: int, j: int, share: float) -> float:
     """Time of a mixed attention over the sum of its parts in cell (chunk i, batch j)."""
     k = min(max(bracket(t.mixed_share, share), 0), t.mixed_share.size - 2)
@@ -130,30 +153,31 @@ def mixed_attention_s(
 
     Four cells are blended, each with the parts as its own chunk and batch have them.
     """
-    alone = decode_attention_s(t, batch, context)
-    prefill = prefill_attention_s(t, chunk, pairs)
+    size, attended = context / batch, pairs / chunk
+    alone = segment(t.batch, t.context, t.decode_s, batch, size)[0]
+    z = bracket(t.attended, attended)
+    prefill = _segment(t.chunk, t.attended, t.prefill_s, chunk, attended, z)[0]
     if t.overlap.size == 0:
         return alone + prefill
-    size, attended = context / batch, pairs / chunk
+    k = bracket(t.mixed_context, size)
     i, of_row, of_next_row = row_weights(t.mixed_chunk, chunk)
     j, of_column, of_next_column = row_weights(t.mixed_batch, batch)
     total = 0.0
     for row, row_weight in ((i, of_row), (i + 1, of_next_row)):
         if row_weight == 0.0:
             continue
-        p = segment(t.chunk, t.attended, t.prefill_s, t.mixed_chunk[row], attended)[0]
+        p = _segment(t.chunk, t.attended, t.prefill_s, t.mixed_chunk[row], attended, z)[0]
         for column, column_weight in ((j, of_column), (j + 1, of_next_column)):
             if column_weight == 0.0:
                 continue
-            own = t.mixed_batch[column]
-            d = segment(t.mixed_batch, t.mixed_context, t.mixed_decode_s, own, size)[0]
+            d = _on_row(t.mixed_context, t.mixed_decode_s, column, size, k)
             both = p + d
             if both > 0.0:
                 total += row_weight * column_weight * both * overlap(t, row, column, d / both)
     return max(total, alone, prefill)
 
 
-@pure
+@leaf
 def shared_s(t: StepTables, batch: float, chunk: float) -> float:
     """The part of a step that does not depend on context: dense and per-sequence work."""
     decodes = batch * t.options[VERIFIED]
