@@ -21,9 +21,12 @@ from controller.costs.tables import MAX_CHUNK, Floats, StepTables
 Bounds = NDArray[np.int64]
 
 
-@pure
+# Inlined, hence compiled as its caller is. A function that returns arrays must count references
+# exactly if its caller does, the simulator's kernels do not, and numba's disk cache keeps one
+# version for both: whoever compiled it first would break the other.
+@njit(nogil=True, inline="always")
 def unpack(data: Floats, b: Bounds) -> StepTables:
-    """The tables as views into `data`, for functions that count no references (compiled.py)."""
+    """The tables as views into `data`."""
     return StepTables(
         data[b[0] : b[1]],
         data[b[1] : b[2]],
