@@ -96,8 +96,11 @@ class TransferConfig(ConfigModel):
     bandwidth_gb_s: PositiveFloat | None = None
 
 
-def _groups(value: Any) -> Any:
-    """`prefill: 2` and `prefill: {workers: 2}` are short for a list with one group."""
+def groups_of(value: Any) -> Any:
+    """`prefill: 2` and `prefill: {workers: 2}` are short for a list with one group.
+
+    What is neither stays as it is, for the checks to name.
+    """
     if isinstance(value, int) and not isinstance(value, bool):
         return [{"workers": value}]
     return [value] if isinstance(value, (dict, SimulatedGroup)) else value
@@ -121,7 +124,7 @@ class SimulationConfig(ConfigModel):
     @field_validator("prefill", "decode", mode="before")
     @classmethod
     def _short(cls, value: Any) -> Any:
-        return _groups(value)
+        return groups_of(value)
 
     @field_validator("decode")
     @classmethod

@@ -19,7 +19,7 @@ from controller.runtime.resources import parse_override, replace_key
 from controller.runtime.simulation import outputs
 from controller.runtime.simulation.inputs import read_profiles, read_simulation, read_workload
 from controller.simulation.cluster import ClusterSpec, SimOptions, SimResult, Simulation
-from controller.simulation.config import SimulationConfig
+from controller.simulation.config import SimulationConfig, groups_of
 from controller.simulation.configured import assumptions, cluster_of, options_of
 from controller.simulation.report.chrome import chrome_events
 from controller.simulation.report.rows import request_columns
@@ -30,6 +30,7 @@ from controller.simulation.workloads.reading import ReadOptions
 from controller.simulation.workloads.shaping import limit_duration, limit_requests, scale_rate
 from controller.simulation.workloads.workload import Workload
 
+_POOLS = ("prefill", "decode")
 _PIECES = 200
 """Of a run whose progress is shown."""
 
@@ -72,34 +73,39 @@ def simulate_all(args: argparse.Namespace) -> None:
 
 
 def _change(raw: dict[str, Any], args: argparse.Namespace) -> None:
-    for pool, workers in (("prefill", args.prefill), ("decode", args.decode)):
+    for pool, workers in zip(_POOLS, (args.prefill, args.decode), strict=True):
+        raw[pool] = groups_of(raw.get(pool, 1))
         if workers is not None:
-            _set_workers(raw, pool, workers)
+            _set_workers(raw[pool], pool, workers)
     if args.profile is not None:
         _forget_profiles(raw)
     for key, value in (*changes(args), *(parse_override(text) for text in args.set)):
-        replace_key(raw, key, value)
+        replace_key(raw, _in_group(raw, key), value)
 
 
-def _set_workers(raw: dict[str, Any], pool: str, workers: int) -> None:
-    groups = raw.get(pool)
-    if isinstance(groups, list) and len(groups) == 1:
-        groups = groups[0]
-    if isinstance(groups, list):
+def _set_workers(groups: Any, pool: str, workers: int) -> None:
+    if isinstance(groups, list) and len(groups) != 1:
         raise UserError(
             f"--{pool} {workers}: the file has {len(groups)} groups of {pool} workers; use "
             f"--set {pool}.0.workers={workers}"
         )
-    raw[pool] = [{**groups, "workers": workers}] if isinstance(groups, dict) else workers
+    if isinstance(groups, list) and isinstance(groups[0], dict):
+        groups[0]["workers"] = workers
 
 
 def _forget_profiles(raw: dict[str, Any]) -> None:
     """--profile means all workers, also those whose group names one."""
-    for pool in ("prefill", "decode"):
-        groups = raw.get(pool)
-        for group in groups if isinstance(groups, list) else [groups]:
+    for pool in _POOLS:
+        for group in raw[pool] if isinstance(raw[pool], list) else ():
             if isinstance(group, dict) and isinstance(group.get("emulated"), dict):
                 group["emulated"].pop("profile", None)
+
+
+def _in_group(raw: dict[str, Any], key: str) -> str:
+    """`decode.workers` means the only group of a pool."""
+    pool, dot, rest = key.partition(".")
+    alone = pool in _POOLS and isinstance(raw[pool], list) and len(raw[pool]) == 1
+    return f"{pool}.0.{rest}" if alone and dot and not rest[:1].isdecimal() else key
 
 
 def _workloads(args: argparse.Namespace) -> Callable[[int], Workload]:
