@@ -20,7 +20,10 @@ from controller.costs.tables import MAX_CHUNK, Floats, StepTables
 Bounds = NDArray[np.int64]
 
 
-@njit(cache=True, nogil=True)
+# Inlined, hence compiled as its caller is. A function that returns arrays must count references
+# exactly if its caller does, the simulator's kernels do not, and numba's disk cache keeps one
+# version for both: whoever compiled it first would break the other.
+@njit(nogil=True, inline="always")
 def unpack(data: Floats, b: Bounds) -> StepTables:
     """The tables as views into `data`."""
     return StepTables(
