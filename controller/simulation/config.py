@@ -26,7 +26,7 @@ from controller.config import (
     load_mapping,
     validated,
 )
-from controller.simulation.cluster.ordering import ORDERINGS
+from controller.routing.kernels.orderings import ORDERINGS
 from controller.simulation.cluster.placement import PLACEMENTS
 from controller.simulation.cluster.spec import BINDINGS
 
@@ -64,6 +64,18 @@ class SimulatedRouter(RuleConfig):
 
     policy: str = Field(default="ampd", description="placement rule")
     ordering: str = Field(default="fifo", description="of a prefill worker's queue")
+    ordering_window: PositiveInt = Field(default=3, description="tasks that an ordering looks at")
+    late_share: Annotated[float, Field(ge=0, lt=1)] = Field(
+        default=0.0, description="share of prefill tokens kept for work that is late already"
+    )
+    first_after_s: PositiveFloat | None = Field(
+        default=None, description="what has waited this long at the router goes first"
+    )
+    reject: bool = Field(default=False, description="refuse what cannot be in time any more")
+    expected_error: Share = Field(default=0.2, description="that `toll` assumes of predicted times")
+    itl_guard: PositiveFloat = Field(
+        default=0.8, description="share of the ITL limit that a step with a local chunk may take"
+    )
     binding: str = Field(default="least_context", description="of sessions to decode workers")
     in_flight_steps: PositiveInt = Field(
         default=2, description="full steps in flight at a prefill worker"

@@ -48,6 +48,12 @@ def options_of(config: SimulationConfig) -> SimOptions:
     return SimOptions(
         placement=router.policy,
         ordering=router.ordering,
+        ordering_window=router.ordering_window,
+        late_share=router.late_share,
+        max_wait_s=math.inf if router.first_after_s is None else router.first_after_s,
+        reject=router.reject,
+        expected_error=router.expected_error,
+        itl_guard=router.itl_guard,
         binding=router.binding,
         slo=config.slo.value(),
         params=router.params(),
