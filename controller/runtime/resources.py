@@ -33,25 +33,35 @@ class Kind(str, Enum):
     DEPLOYMENT = "deployment file"
     PROFILE = "profile"
     TRACE = "trace"
+    SIMULATION = "simulation file"
 
 
 _FEW_NAMES = 8
 _NEAREST = 3
 _LISTED = {Kind.PROFILE: "equilibrium profile list"}
-_FOLDERS = {Kind.DEPLOYMENT: "", Kind.PROFILE: "profiles", Kind.TRACE: "traces"}
+_FOLDERS = {
+    Kind.DEPLOYMENT: "",
+    Kind.PROFILE: "profiles",
+    Kind.TRACE: "traces",
+    Kind.SIMULATION: "",
+}
+_SIMULATION_PREFIX = "simulate_"
 _SUFFIXES = {
     Kind.DEPLOYMENT: (".yaml", ".yml"),
+    Kind.SIMULATION: (".yaml", ".yml"),
     Kind.PROFILE: (".json",),
     Kind.TRACE: (".jsonl", ".json", ".csv", ".jsonl.gz", ".csv.gz"),
 }
 
 
 def shipped(kind: Kind) -> dict[str, Path]:
-    """The shipped files of a kind, by name."""
+    """The shipped files of a kind, by name; a deployment can be simulated too."""
     folder = Path(str(importlib.resources.files(_PACKAGE))) / _FOLDERS[kind]
     if not folder.is_dir():
         return {}
     files = [entry for entry in folder.iterdir() if entry.name.endswith(_SUFFIXES[kind])]
+    if kind is Kind.DEPLOYMENT:
+        files = [entry for entry in files if not entry.name.startswith(_SIMULATION_PREFIX)]
     return {entry.name.split(".", 1)[0]: entry for entry in sorted(files, key=lambda e: e.name)}
 
 
@@ -102,7 +112,7 @@ def read_deployment_with(
     if not isinstance(raw, dict):
         return parse_deployment(text, source)  # it knows how to complain
     for path, value in overrides:
-        _replace(raw, path, value)
+        replace_key(raw, path, value)
     return parse_deployment(yaml.safe_dump(raw), source)
 
 
@@ -117,13 +127,22 @@ def parse_override(text: str) -> tuple[str, Any]:
         raise UserError(f"--set {text}: the value is not YAML") from None
 
 
-def _replace(raw: dict[str, Any], path: str, value: Any) -> None:
+def replace_key(raw: dict[str, Any], path: str, value: Any) -> None:
+    """Set `key.path` of nested keys; a number is a place in a list. Raises UserError."""
     *parents, last = path.split(".")
-    node = raw
+    node: Any = raw
     for part in parents:
-        if node.get(part) is None:
+        if isinstance(node, dict) and node.get(part) is None:
             node[part] = {}
-        node = node[part]
-        if not isinstance(node, dict):
+        node = node[_place(node, part, path)]
+        if not isinstance(node, (dict, list)):
             raise UserError(f"--set {path}: {part} is a value, not a group of keys")
-    node[last] = value
+    node[_place(node, last, path)] = value
+
+
+def _place(node: dict[str, Any] | list[Any], part: str, path: str) -> Any:
+    if isinstance(node, dict):
+        return part
+    if not part.isdecimal() or int(part) >= len(node):
+        raise UserError(f"--set {path}: {part} is no place in a list of {len(node)}")
+    return int(part)
