@@ -84,7 +84,10 @@ class TableCost:
         """`step_s` over arrays that broadcast against each other; their shape comes back."""
         given = np.broadcast_arrays(batch, context, chunk, chunk_pairs)
         flat = [np.ascontiguousarray(values, dtype=np.float64).ravel() for values in given]
-        return calls.steps_s(self._data, self._bounds, *flat).reshape(given[0].shape)
+        b, c, chunks, pairs = flat
+        out = np.empty(b.size)
+        calls.steps_s(self._data, self._bounds, b, c, chunks, pairs, out)
+        return out.reshape(given[0].shape)
 
     @property
     def max_chunk_tokens(self) -> int:
