@@ -37,7 +37,7 @@ def _percent(value: float) -> str:
 _LINES: tuple[tuple[str, str, _Format], ...] = (
     ("requests", "requests", _count),
     ("  served", "served", _count),
-    ("  rejected (fit no worker)", "rejected", _count),
+    ("  rejected", "rejected", _count),
     ("  failed", "failed", _count),
     ("  unfinished", "unfinished", _count),
     ("  never issued", "never_issued", _count),

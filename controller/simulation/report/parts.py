@@ -20,7 +20,8 @@ REMOTE, LOCAL = 0, 1  # SimResult.place
 
 @dataclass(frozen=True, eq=False)
 class TtftParts:
-    """(n,) seconds that add up to the TTFT; NaN for requests without a first token."""
+    """(n,) seconds that add up to the TTFT; NaN for requests without a first token, and for those
+    whose prefill was done again after it (a worker failed): its times are those of the last one."""
 
     queue_s: FloatArray
     """Arrival to the first step that computes a prompt token: at the router and in the engine."""
@@ -35,17 +36,23 @@ class TtftParts:
 
 def ttft_parts(result: SimResult, cluster: ClusterSpec) -> TtftParts:
     """Split every TTFT."""
-    local = result.place == LOCAL
-    prefilled_s = np.where(local, result.first_token_s, result.prefill_end_s)
-    started_s = np.where(np.isnan(result.first_token_s), np.nan, result.prefill_start_s)
+    first_s, local = result.first_token_s, result.place == LOCAL
+    prefilled_s = prefill_end_s(result)
+    whole = (result.prefill_start_s <= first_s) & (prefilled_s <= first_s)
     transfer_s = np.where(local, 0.0, transfer_alone_s(result, cluster))
-    rest_s = np.where(local, 0.0, result.first_token_s - prefilled_s - transfer_s)
-    return TtftParts(
-        queue_s=started_s - result.arrival_s,
-        prefill_s=prefilled_s - started_s,
-        transfer_s=np.where(np.isnan(result.first_token_s), np.nan, transfer_s),
-        admission_s=rest_s,
+    rest_s = np.where(local, 0.0, first_s - prefilled_s - transfer_s)
+    parts = (
+        result.prefill_start_s - result.arrival_s,
+        prefilled_s - result.prefill_start_s,
+        transfer_s,
+        rest_s,
     )
+    return TtftParts(*(np.where(whole, part, np.nan) for part in parts))
+
+
+def prefill_end_s(result: SimResult) -> FloatArray:
+    """(n,) end of the prefill, local or remote; a local one ends with the first token."""
+    return np.where(result.place == LOCAL, result.first_token_s, result.prefill_end_s)
 
 
 def transfer_alone_s(result: SimResult, cluster: ClusterSpec) -> FloatArray:

@@ -18,7 +18,7 @@ from controller.errors import UserError
 from controller.simulation.cluster.result import SimResult
 from controller.simulation.cluster.simulate import Simulation
 from controller.simulation.cluster.spec import Status
-from controller.simulation.report.parts import LOCAL
+from controller.simulation.report.parts import prefill_end_s
 from controller.types import FloatArray, IntArray
 
 MOST_BINS = 1_000_000
@@ -84,10 +84,13 @@ def time_series(result: SimResult, samples: Samples) -> dict[str, Any]:
     step_s, bins = samples.step_s, len(samples.busy_decode_s)
     ends_s = np.arange(1, bins + 1, dtype=np.float64) * step_s
     there = np.isin(result.status, [Status.SERVED.value, Status.UNFINISHED.value])
-    prefilled_s = np.where(result.place == LOCAL, result.first_token_s, result.prefill_end_s)
+    prefilled_s = prefill_end_s(result)
+    # A prefill that was done again after the first token counts in flight and decoding only.
+    once = ~(prefilled_s > result.first_token_s) & ~(result.prefill_start_s > result.first_token_s)
 
-    def inside(starts_s: FloatArray, stops_s: FloatArray) -> IntArray:
-        count: IntArray = _passed(starts_s[there], ends_s) - _passed(stops_s[there], ends_s)
+    def inside(starts_s: FloatArray, stops_s: FloatArray, of: Any = True) -> IntArray:
+        rows = there & of
+        count: IntArray = _passed(starts_s[rows], ends_s) - _passed(stops_s[rows], ends_s)
         return count
 
     ttft_mean, ttft_p95 = _ttft_ms(result, step_s, bins)
@@ -97,9 +100,9 @@ def time_series(result: SimResult, samples: Samples) -> dict[str, Any]:
         "first_tokens": _counts(result.first_token_s, step_s, bins),
         "finished": _counts(result.finish_s, step_s, bins),
         "in_flight": inside(result.arrival_s, result.finish_s),
-        "router_queue": inside(result.queued_s, result.sent_s),
-        "waiting_or_prefilling": inside(result.sent_s, prefilled_s),
-        "transferring_or_admitting": inside(prefilled_s, result.first_token_s),
+        "router_queue": inside(result.queued_s, result.sent_s, once),
+        "waiting_or_prefilling": inside(result.sent_s, prefilled_s, once),
+        "transferring_or_admitting": inside(prefilled_s, result.first_token_s, once),
         "decoding": inside(result.first_token_s, result.finish_s),
         "utilisation_prefill": np.diff(samples.busy_prefill_s, prepend=0.0) / step_s,
         "utilisation_decode": np.diff(samples.busy_decode_s, prepend=0.0) / step_s,
