@@ -9,16 +9,26 @@ from __future__ import annotations
 
 from controller.costs.calls import unpack
 from controller.costs.kernels import transfer_s
+from controller.routing.kernels.algorithm_2 import ROOM
 from controller.routing.kernels.binding import least_context
+from controller.routing.kernels.choice import look, send
 from controller.routing.kernels.draws import decision_draw
 from controller.simulation.cluster.admit import add_request
 from controller.simulation.cluster.blocks import worker_blocks
-from controller.simulation.cluster.books import add_sample, fly, land, leave_queue, queue_up
+from controller.simulation.cluster.books import (
+    add_sample,
+    fly,
+    flying_s,
+    land,
+    leave_queue,
+    queue_up,
+    waited,
+)
 from controller.simulation.cluster.clock import key
 from controller.simulation.cluster.compiled import kernel
 from controller.simulation.cluster.estimates import prefill_time_s
 from controller.simulation.cluster.heaps import push_later
-from controller.simulation.cluster.ordering import next_in_queue
+from controller.simulation.cluster.ordering import ordering, prefill_due_s
 from controller.simulation.cluster.placement import place
 from controller.simulation.cluster.state import (
     AT_ROUTER,
@@ -34,12 +44,12 @@ from controller.simulation.cluster.state import (
     FLYING,
     LIVE,
     LOCAL,
-    LOCAL_CHUNK,
     LOCAL_LEG,
     LOCAL_UNTIL_S,
     MADE,
     OPEN,
     PREFILL_LEG,
+    REJECT,
     REJECTED_,
     REMOTE,
     SEED,
@@ -64,13 +74,15 @@ def arrive(s: State, r: int) -> None:
 def dispatch(s: State, r: int, now_s: float) -> None:
     """Bind it to a decode worker, place its prefill, send it there."""
     q = s.req[r]
+    known = s.bound[q.session]
     if not bind(s, r):
         end(s, r, FAILED_, now_s)
         return
+    fresh = known != q.decode_worker
     if too_large(s, q.decode_worker, r):
         end(s, r, REJECTED_, now_s)
         return
-    w, history, cached = place(s, r, now_s)
+    w, history, cached = place(s, r, fresh, now_s)
     q.queued_s = now_s
     q.pulled_tokens = q.ask - history  # expected; the pull knows better
     if w < 0:
@@ -83,6 +95,7 @@ def dispatch(s: State, r: int, now_s: float) -> None:
     q.place, q.prefill_worker = REMOTE, w
     q.uncached = q.ask - min(cached, q.ask - 1)
     q.predicted_s = prefill_time_s(s, w, r, cached)
+    q.due_s = prefill_due_s(s, r, history, now_s)
     queue_up(s, w, r)
     pump(s, w, now_s)
 
@@ -134,12 +147,11 @@ def _send_local(s: State, r: int, history: int, now_s: float) -> None:
     w = q.decode_worker
     _hold(s, r)
     q.place, q.prefill_worker = LOCAL, -1
-    q.predicted_s = prefill_time_s(s, w, r, history)
     q.uncached = q.ask - history
     q.sent_s = now_s
     s.books[LOCAL_UNTIL_S, w] = max(s.books[LOCAL_UNTIL_S, w], now_s) + q.predicted_s
     q.pull_pending = 0
-    q.chunk_cap = s.ctl[LOCAL_CHUNK]
+    s.wrk[w].locals += 1
     add_request(s, w, r, LOCAL_LEG, q.output - (q.ask - q.prompt), now_s)
 
 
@@ -147,16 +159,32 @@ def _send_local(s: State, r: int, history: int, now_s: float) -> None:
 def pump(s: State, w: int, now_s: float) -> None:
     """Send what the in-flight bound of a prefill worker allows; an empty engine always gets one."""
     worker = s.wrk[w]
-    while worker.queued > 0:
-        r = next_in_queue(s, w, now_s)
+    rule = ordering(s)
+    while worker.queued + worker.lates > 0:
+        r, n = look(s.req, worker, rule, now_s, flying_s(s, w, now_s), s.scratch[:ROOM])
         flying = s.seen[FLY_TOKENS, w]
         if s.seen[FLYING, w] > 0 and flying + s.req[r].uncached > worker.in_flight_tokens:
             return
-        leave_queue(s, w, r)
+        send(s.req, worker, rule, r, n, now_s, s.scratch[:ROOM])
+        waited(s, w, r)
         fly(s, w, r, now_s)
         s.req[r].sent_s = now_s
         s.req[r].pull_pending = 0
         add_request(s, w, r, PREFILL_LEG, 1, now_s)
+        if s.ctl[REJECT]:
+            _reject_late(s, w, now_s)
+
+
+@kernel
+def _reject_late(s: State, w: int, now_s: float) -> None:
+    """Early rejection: what cannot be in time any more is refused instead of made to wait."""
+    worker = s.wrk[w]
+    while worker.late_head >= 0:
+        r = worker.late_head
+        leave_queue(s, w, r)
+        s.seen[BOOKED, s.req[r].decode_worker] -= s.req[r].ask
+        s.wrk[s.req[r].decode_worker].bound -= 1
+        end(s, r, REJECTED_, now_s)
 
 
 @kernel

@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from hypothesis import strategies as st
 
 from controller.costs.tables import StepTables, linear_tables, vector
 from controller.engine import EngineSpec
+from controller.routing.kernels.orderings import ORDERINGS
+from controller.simulation.cluster.placement import PLACEMENTS
 from controller.simulation.cluster.spec import ClusterSpec, SimOptions, Worker
 from controller.simulation.workloads.rows import conversations, template_heads
 from controller.simulation.workloads.workload import Workload
@@ -106,9 +110,13 @@ def workloads(draw: st.DrawFn) -> Workload:
 @st.composite
 def options(draw: st.DrawFn) -> SimOptions:
     return SimOptions(
-        placement=draw(
-            st.sampled_from(["ampd", "always_remote", "always_local", "round_robin", "least_ttft"])
-        ),
+        placement=draw(st.sampled_from([*PLACEMENTS, "toll", "deflect"])),
+        ordering=(ordering := draw(st.sampled_from([*ORDERINGS, "fifo"]))),
+        ordering_window=draw(st.integers(1, 5 if ordering == "algorithm_2" else 8)),
+        late_share=draw(st.sampled_from([0.0, 0.0, 0.3])),
+        max_wait_s=draw(st.sampled_from([math.inf, math.inf, 0.1])),
+        reject=draw(st.sampled_from([False, False, False, True])),
+        expected_error=draw(st.sampled_from([0.0, 0.2])),
         binding=draw(st.sampled_from(["least_context", "round_robin"])),
         slo=Slo(draw(st.sampled_from([5.0, 50.0])), draw(st.sampled_from([9.0, 30.0]))),
         params=RoutingParams(window_s=draw(st.sampled_from([0.05, 10.0]))),

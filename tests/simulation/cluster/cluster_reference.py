@@ -13,6 +13,7 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
+import reference_rules as own_rules
 
 from controller.costs.model import TableCost
 from controller.engine import Engine, EngineRequest, FinishReason
@@ -54,13 +55,14 @@ class Worker:
         self.end_s: float | None = None
         self.free_s = [0.0, 0.0]  # link out, link in
         # The router's books.
-        self.queue: list[int] = []
+        self.queue = own_rules.RouterQueue(options)
         self.flying: dict[int, None] = {}
         self.wait_s = self.fly_s = self.since_s = self.local_until_s = 0.0
         self.ttft = MeanWindow(options.params.window_s)
         self.booked = self.made = self.batch = self.context = 0
         self.generated: dict[int, int] = {}
         self.decoding: set[int] = set()
+        self.locals: set[int] = set()  # local prefills without a token
         self.reported: set[int] = set()
         self.itl = MeanWindow(options.params.window_s)
 
@@ -148,6 +150,7 @@ class Reference:
             self.prefilled(worker, r, now_s)
             return
         self.out[r].tokens_s.append(now_s)
+        worker.locals.discard(r)
         worker.generated[r] = worker.generated.get(r, 0) + 1
         worker.decoding.add(r)
         if done:
@@ -195,14 +198,17 @@ class Reference:
     def arrive(self, r: int, now_s: float) -> None:
         out = self.out[r]
         out.arrival_s = now_s
+        fresh = int(self.w.session[r]) not in self.bound
         decode = self.bind(r)
         out.decode_worker = decode.number
         prompt, output = int(self.w.prompt_tokens[r]), int(self.w.output_tokens[r])
         if self.blocks(decode, prompt + output - 1) > decode.spec.num_blocks:
             self.end(r, "rejected", now_s)
             return
-        choice, history, cached = self.place(r, decode, now_s)
+        choice, decode, history, cached = self.place(r, decode, fresh, now_s)
         if choice is None:
+            self.bound[int(self.w.session[r])] = decode
+            out.decode_worker = decode.number
             self.send_local(r, decode, history, now_s)
             return
         if self.blocks(choice, prompt) > choice.spec.num_blocks:
@@ -216,7 +222,15 @@ class Reference:
             "history": history,
             "queued": now_s,
         }
-        choice.queue.append(r)
+        choice.queue.join(
+            r,
+            now_s,
+            self.asks[r]["uncached"],
+            int(self.w.priority[r]),
+            self.asks[r]["predicted"],
+            own_rules.due_s(self, r, decode, history, now_s),
+            now_s,
+        )
         choice.wait_s += self.asks[r]["predicted"]
         self.pump(choice, now_s)
 
@@ -233,16 +247,21 @@ class Reference:
                 self.bound[session] = self.decode[least_context(context, draw)]
         return self.bound[session]
 
-    def place(self, r: int, decode: Worker, now_s: float):
-        """(prefill worker or None for local, history, hits)."""
+    def place(self, r: int, decode: Worker, fresh: bool, now_s: float):
+        """(prefill worker or None for local, decode worker, history, hits)."""
         rule = self.options.placement
+        self.schedule = (self.options.local_chunk_tokens,) * bool(self.options.local_chunk_tokens)
+        self.local_s = None
         if not self.prefill or rule == "always_local":
-            return None, self.hits(decode, r), 0
+            return None, decode, self.hits(decode, r), 0
         if rule == "round_robin":
             chosen = self.prefill[self.turns[0] % len(self.prefill)]
             self.turns[0] += 1
-            return chosen, 0, self.hits(chosen, r)
+            return chosen, decode, 0, self.hits(chosen, r)
         history = self.hits(decode, r)
+        if rule in own_rules.PLACES:
+            chosen, decode, history = own_rules.PLACES[rule](self, r, decode, history, fresh, now_s)
+            return chosen, decode, history, self.hits(chosen, r) if chosen else 0
         prompt = int(self.w.prompt_tokens[r])
         transfer_s = decode.costs.kv_transfer_s(prompt - history)
         remote_s = np.array(
@@ -255,8 +274,8 @@ class Reference:
         )
         index = self.choose(r, decode, remote_s, history, now_s)
         if index < 0:
-            return None, history, 0
-        return self.prefill[index], history, self.hits(self.prefill[index], r)
+            return None, decode, history, 0
+        return self.prefill[index], decode, history, self.hits(self.prefill[index], r)
 
     def choose(self, r: int, decode: Worker, remote_s, history: int, now_s: float) -> int:
         rule = self.options.placement
@@ -306,19 +325,20 @@ class Reference:
         decode.booked += int(self.w.prompt_tokens[r])
         self.out[r].place = "local"
         self.out[r].sent_s = now_s
-        predicted_s = self.own_s(decode, r, history)
+        predicted_s = self.own_s(decode, r, history) if self.local_s is None else self.local_s
+        decode.locals.add(r)
         decode.local_until_s = max(decode.local_until_s, now_s) + predicted_s
         self.add(decode, r, "local", now_s)
 
     def pump(self, worker: Worker, now_s: float) -> None:
         bound = self.options.in_flight_steps * worker.spec.max_num_batched_tokens
         while worker.queue:
-            r = worker.queue[0]
+            r, ordered = worker.queue.next(now_s, own_rules.busy_s(worker, now_s))
             ask = self.asks[r]
             flying = sum(self.asks[each]["uncached"] for each in worker.flying)
             if worker.flying and flying + ask["uncached"] > bound:
                 return
-            worker.queue.pop(0)
+            worker.queue.send(r, ordered, now_s)
             worker.wait_s = worker.wait_s - ask["predicted"] if worker.queue else 0.0
             if not worker.flying:
                 worker.since_s = now_s
@@ -326,6 +346,16 @@ class Reference:
             worker.fly_s += ask["predicted"]
             self.out[r].sent_s = now_s
             self.add(worker, r, "prefill", now_s)
+            if self.options.reject:
+                self.reject_late(worker, now_s)
+
+    def reject_late(self, worker: Worker, now_s: float) -> None:
+        for r in worker.queue.late():
+            worker.queue.drop(r)
+            ask = self.asks[r]
+            worker.wait_s = worker.wait_s - ask["predicted"] if worker.queue else 0.0
+            self.workers[self.out[r].decode_worker].booked -= int(self.w.prompt_tokens[r])
+            self.end(r, "rejected", now_s)
 
     def prefilled(self, worker: Worker, r: int, now_s: float) -> None:
         del worker.flying[r]
@@ -355,16 +385,11 @@ class Reference:
             hold_kv=leg == "prefill",
             pull_kv=leg == "decode",
             priority=-int(self.w.priority[r]),
-            chunks=self.chunks(r) if leg == "local" else (),
+            chunks=self.schedule if leg == "local" else (),
         )
         worker.engine.add(request, now_s)
         if worker.end_s is None:
             self.ready.setdefault(worker.number, now_s)
-
-    def chunks(self, r: int) -> tuple[int, ...]:
-        """Caps of a local prefill's chunks."""
-        cap = self.options.local_chunk_tokens
-        return (cap,) if cap else ()
 
     def contents(self, r: int, worker: Worker) -> tuple[int, ...]:
         size = worker.spec.block_size
