@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gaps between the tokens of each request, from logged steps and stints.
 
-Owns: mean, p99 and largest gap of a request; the distribution over all tokens. Does not own: what
-is logged (steps.py, explicit.py).
+Owns: p99 and largest gap of a request; where in the log its tokens are. Does not own: what is
+logged (steps.py, explicit.py), the distribution over all tokens (token_gaps.py).
 
 A request's tokens are *stints*: maybe one token that came with the end of a prefill, then one at
 the end of each of consecutive decode steps of one worker. The steps are logged in runs
@@ -56,8 +56,8 @@ def _fill(log: Any, free: IntArray, row: FloatArray) -> None:
         free[entry.worker] += 1
         run[STEP], run[N] = entry.step, entry.n
         run[START_S], run[FIRST_S], run[SLOPE_S] = entry.start_s, entry.first_s, entry.slope_s
-        run[END_S] = entry.start_s + _after(run, entry.n)
-        run[INTO_S] = entry.start_s + _after(run, 1) - last_s[entry.worker]
+        run[END_S] = entry.start_s + after_s(run, entry.n)
+        run[INTO_S] = entry.start_s + after_s(run, 1) - last_s[entry.worker]
         last_s[entry.worker] = run[END_S]
 
 
@@ -115,26 +115,26 @@ def _largest_gaps(
     q: Any, stints: Any, runs: Runs, top: FloatArray, keep: int, spans: FloatArray, near: IntArray
 ) -> int:
     """The `keep` largest gaps of a request into `top`, largest first; returns how many it has."""
-    count = _stints_in_order(q, stints, spans)
+    count = stints_in_order(q, stints, spans)
     top[:keep] = -1.0
     before_s, gaps = -1.0, 0
     for k in range(count):
         token_s, low, high = spans[k, 0], int(spans[k, 1]), int(spans[k, 2])
-        w = _worker_of(q, stints, count - 1 - k)
+        w = worker_of(q, stints, count - 1 - k)
         if token_s >= 0.0:
             if before_s >= 0.0:
                 _keep(top, keep, token_s - before_s)
                 gaps += 1
             before_s = token_s
         if high >= low:
-            near[w] = _run_with(runs, w, low, near[w])
+            near[w] = run_with(runs, w, low, near[w])
             gaps += high - low + (before_s >= 0.0)
             before_s = _walk(runs.row, near[w], low, high, before_s, top, keep)
     return gaps
 
 
 @njit(cache=True, nogil=True)
-def _stints_in_order(q: Any, stints: Any, spans: FloatArray) -> int:
+def stints_in_order(q: Any, stints: Any, spans: FloatArray) -> int:
     """Stints of a request, first one first: token time, first step, last step."""
     count = 1
     at_ = q.stints
@@ -156,7 +156,7 @@ def _stints_in_order(q: Any, stints: Any, spans: FloatArray) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _worker_of(q: Any, stints: Any, back: int) -> int:
+def worker_of(q: Any, stints: Any, back: int) -> int:
     """Worker of the stint that is `back` before the last one."""
     if back == 0:
         return q.decode_worker
@@ -175,7 +175,7 @@ def _walk(
     first = low - run[STEP]
     last = min(high - run[STEP], run[N])
     if before_s >= 0.0:
-        _keep(top, keep, run[START_S] + _after(run, first) - before_s)
+        _keep(top, keep, run[START_S] + after_s(run, first) - before_s)
     _keep_run(run, first, last, top, keep)
     while run[STEP] + run[N] < high:
         i += 1
@@ -185,7 +185,7 @@ def _walk(
             _keep(top, keep, run[INTO_S])
         if run[FIRST_S] + run[SLOPE_S] * (last - 1.0) > top[keep - 1]:
             _keep_run(run, 1.0, last, top, keep)
-    return float(run[START_S] + _after(run, last))
+    return float(run[START_S] + after_s(run, last))
 
 
 @njit(cache=True, nogil=True)
@@ -201,13 +201,13 @@ def _keep_run(run: FloatArray, first: float, last: float, top: FloatArray, keep:
 
 
 @njit(cache=True, nogil=True)
-def _after(run: FloatArray, j: float) -> float:
+def after_s(run: FloatArray, j: float) -> float:
     """Time of the first j steps of a run."""
     return float(j * run[FIRST_S] + run[SLOPE_S] * (0.5 * j * (j - 1)))
 
 
 @njit(cache=True, nogil=True)
-def _run_with(runs: Runs, w: int, step: int, near: int) -> int:
+def run_with(runs: Runs, w: int, step: int, near: int) -> int:
     """The run of worker w with its `step`-th step, counted from 1; likely not far from `near`."""
     first, last = runs.first[w], runs.first[w + 1] - 1
     low = high = min(max(near, first), last)
