@@ -264,7 +264,7 @@ def scenes(mooncake: Path | None, azure: Path | None) -> list[Scene]:
         agents(AgentTrace.TOOLBENCH, medium, 4.0),
         agents(AgentTrace.HOTPOTQA, medium, 4.0),
         agents(AgentTrace.DUREADER, medium, 2.0),
-        agents(AgentTrace.GAIA, long, 0.15),
+        agents(AgentTrace.GAIA, Slo(15_000.0, 60.0), 0.1),
     ]
     found.append(recorded("azure_code", azure, medium, 8.0) if azure else bursty_code(medium, 12.0))
     if mooncake:
