@@ -15,12 +15,15 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from controller.errors import UserError
-from controller.types import RoutingParams, Slo
+from controller.types import OrderingName, PlacementName, RoutingParams, Slo, TollParams
 
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 PositiveInt = Annotated[int, Field(ge=1)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 DynamoName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
+
+_MOST_WINDOW = 5  # routing.kernels.orderings.MOST_WINDOW
+_TELL_LATE = ("hopeless_last", "earliest_deadline", "moore_hodgson")
 
 
 class ConfigError(UserError):
@@ -75,11 +78,70 @@ class SloConfig(_Model):
         return Slo(ttft_ms=self.ttft_ms, itl_ms=self.itl_ms)
 
 
+class DeploymentSloConfig(SloConfig):
+    """The objective of all requests but those of the named tenants."""
+
+    tenants: dict[str, SloConfig] = Field(
+        default_factory=dict,
+        description="by tenant: requests name theirs with the annotation `tenant:NAME`",
+    )
+
+    def of_tenants(self) -> dict[str, Slo]:
+        """The frozen values of the tenants."""
+        return {name: slo.value() for name, slo in self.tenants.items()}
+
+
+class OrderingConfig(_Model):
+    """Whose prefill is sent next of those that wait for a worker."""
+
+    rule: OrderingName = "fifo"
+    window: PositiveInt = Field(
+        default=3, description="tasks that algorithm_2 (1 to 5) or moore_hodgson look at"
+    )
+    late_share: float = Field(
+        default=0.0, ge=0, lt=1, description="share of prefill tokens kept for late work"
+    )
+    max_wait_s: PositiveFloat | None = Field(
+        default=None, description="what has waited this long goes first; None: no such bound"
+    )
+    reject: bool = Field(
+        default=False,
+        description="refuse what cannot be in time any more (HTTP 529) instead of queueing it",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> OrderingConfig:
+        if self.rule == "algorithm_2" and self.window > _MOST_WINDOW:
+            raise ValueError(f"window of algorithm_2 must be 1 to {_MOST_WINDOW}")
+        if self.reject and self.rule not in _TELL_LATE:
+            raise ValueError(
+                f"reject needs a rule that tells late work: {', '.join(_TELL_LATE)}, "
+                f"not {self.rule}"
+            )
+        return self
+
+
+class TollConfig(_Model):
+    """The `toll` policy's knobs."""
+
+    expected_error: float = Field(
+        default=0.2, ge=0, description="relative standard deviation of predicted times"
+    )
+    itl_guard: PositiveFloat = Field(
+        default=0.8, description="share of the ITL limit that a step with a local chunk may take"
+    )
+    local_chunk_tokens: int = Field(
+        default=0, ge=0, description="most prompt tokens of a local step; 0: the engine's budget"
+    )
+
+
 class RouterConfig(_Model):
     """Our router; `attachment: none` leaves the stock deployment as it is."""
 
     attachment: Literal["none", "broker", "relay"] = "broker"
-    policy: Literal["ampd", "always_remote", "always_local"] = "ampd"
+    policy: PlacementName = Field(default="ampd", description="where a prefill runs")
+    ordering: OrderingConfig = OrderingConfig()
+    toll: TollConfig = TollConfig()
     mode: Literal["act", "shadow"] = Field(
         default="act", description="at start; `equilibrium mode` switches a running router"
     )
@@ -123,7 +185,8 @@ class RouterConfig(_Model):
 
     def params(self) -> RoutingParams:
         """The frozen knobs the core speaks."""
-        return RoutingParams(alpha=self.alpha, beta=self.beta, window_s=self.window_s)
+        toll = TollParams(**self.toll.model_dump())
+        return RoutingParams(self.alpha, self.beta, self.window_s, toll)
 
     @model_validator(mode="after")
     def _check(self) -> RouterConfig:
@@ -195,7 +258,7 @@ class DeploymentConfig(_Model):
     dynamo: DynamoConfig = DynamoConfig()
     frontend: FrontendConfig = FrontendConfig()
     router: RouterConfig = RouterConfig()
-    slo: SloConfig = SloConfig()
+    slo: DeploymentSloConfig = DeploymentSloConfig()
     prefill: PoolConfig = PoolConfig()
     decode: PoolConfig = PoolConfig()
 

@@ -86,3 +86,22 @@ def extrapolates(
 ) -> bool:
     """`kernels.extrapolates`."""
     return _extrapolates(unpack(data, bounds), batch, context, chunk, pairs)
+
+
+@njit(cache=True, nogil=True)
+def prefills_s(data: Floats, bounds: Bounds, prompt: int, cached: Bounds, out: Floats) -> None:
+    """`prefill_s` of one prompt for each number of cached tokens, shapes (n,).
+
+    The last prompt token is always computed, also when the whole prompt is cached.
+    """
+    tables = unpack(data, bounds)
+    known, known_s = -1, 0.0
+    for i in range(cached.size):
+        history = min(cached[i], prompt - 1)
+        if history != known:
+            chunk = tables.options[MAX_CHUNK]
+            known, known_s = (
+                history,
+                _prefill_s(tables, float(history), float(prompt - history), chunk),
+            )
+        out[i] = known_s

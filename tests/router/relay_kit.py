@@ -16,6 +16,7 @@ from controller.runtime.router.binding import Binding, DecodeLoads
 from controller.runtime.router.core import CoreSettings, RouterCore
 from controller.runtime.router.decode_state import DecodeState
 from controller.runtime.router.handover import KvLease
+from controller.runtime.router.hints import Objectives
 from controller.runtime.router.queues import PrefillQueues
 from controller.runtime.router.records import DecisionLog, RouterMetrics
 from controller.runtime.router.streams import StreamRelay, StreamSettings
@@ -174,6 +175,7 @@ class RelayHarness:
         core = RouterCore(
             PLACEMENTS[policy](costs, Slo(1000, 50), RoutingParams(), Random(0)),
             costs,
+            Objectives(Slo(1000, 50)),
             CoreSettings(max_wait_s=5.0, prefill_timeout_s=5.0, sticky_sessions=True),
             self.prefill,
             self.queues,

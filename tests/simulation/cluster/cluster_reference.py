@@ -333,11 +333,11 @@ class Reference:
     def pump(self, worker: Worker, now_s: float) -> None:
         bound = self.options.in_flight_steps * worker.spec.max_num_batched_tokens
         while worker.queue:
-            r, ordered = worker.queue.next(now_s, own_rules.busy_s(worker, now_s))
-            ask = self.asks[r]
-            flying = sum(self.asks[each]["uncached"] for each in worker.flying)
-            if worker.flying and flying + ask["uncached"] > bound:
+            chosen = worker.queue.next(now_s, bound)
+            if chosen is None:
                 return
+            r, ordered = chosen
+            ask = self.asks[r]
             worker.queue.send(r, ordered, now_s)
             worker.wait_s = worker.wait_s - ask["predicted"] if worker.queue else 0.0
             if not worker.flying:
@@ -351,7 +351,7 @@ class Reference:
 
     def reject_late(self, worker: Worker, now_s: float) -> None:
         for r in worker.queue.late():
-            worker.queue.drop(r)
+            worker.queue.drop(r, now_s)
             ask = self.asks[r]
             worker.wait_s = worker.wait_s - ask["predicted"] if worker.queue else 0.0
             self.workers[self.out[r].decode_worker].booked -= int(self.w.prompt_tokens[r])
@@ -359,6 +359,7 @@ class Reference:
 
     def prefilled(self, worker: Worker, r: int, now_s: float) -> None:
         del worker.flying[r]
+        worker.queue.land(r, now_s)
         ask = self.asks[r]
         worker.fly_s = worker.fly_s - ask["predicted"] if worker.flying else 0.0
         worker.since_s = now_s
