@@ -222,17 +222,22 @@ class Reference:
             "history": history,
             "queued": now_s,
         }
+        self.wait(choice, r, now_s)
+        self.pump(choice, now_s)
+
+    def wait(self, choice: Worker, r: int, now_s: float) -> None:
+        """Into the worker's queue at the router."""
+        decode = self.workers[self.out[r].decode_worker]
         choice.queue.join(
             r,
             now_s,
             self.asks[r]["uncached"],
             int(self.w.priority[r]),
             self.asks[r]["predicted"],
-            own_rules.due_s(self, r, decode, history, now_s),
+            own_rules.due_s(self, r, decode, self.asks[r]["history"], now_s),
             now_s,
         )
         choice.wait_s += self.asks[r]["predicted"]
-        self.pump(choice, now_s)
 
     def bind(self, r: int) -> Worker:
         session = int(self.w.session[r])
