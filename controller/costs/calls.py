@@ -96,8 +96,12 @@ def prefills_s(data: Floats, bounds: Bounds, prompt: int, cached: Bounds, out: F
     """
     tables = unpack(data, bounds)
     known, known_s = -1, 0.0
+    plain_s = _prefill_s(tables, 0.0, float(prompt), tables.options[MAX_CHUNK])
     for i in range(cached.size):
         history = min(cached[i], prompt - 1)
+        if history == 0:  # most workers know nothing of a prompt
+            out[i] = plain_s
+            continue
         if history != known:
             chunk = tables.options[MAX_CHUNK]
             known, known_s = (

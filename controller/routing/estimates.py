@@ -11,8 +11,6 @@ its state (simulation/cluster/estimates.py).
 
 from __future__ import annotations
 
-import numpy as np
-
 from controller.costs.model import TableCost
 from controller.routing.kernels.orderings import ALGORITHM_2, Ordering
 from controller.routing.kernels.reasons import LOCAL, REASONS
@@ -20,8 +18,8 @@ from controller.types import ClusterView, Decision, FloatArray, Place, PrefillTa
 
 Estimates = tuple[tuple[str, float], ...]
 
-_NAMED = 16
-"""Estimates that a decision keeps for the log: the least ones of a large pool."""
+_SMALL_POOL = 16
+"""Up to here a decision keeps all estimates for the log; of a larger pool the least one."""
 
 
 def decision(view: ClusterView, choice: int, reason: int, estimates_s: Estimates = ()) -> Decision:
@@ -36,11 +34,11 @@ def named_estimates(
 ) -> Estimates:
     """What was compared, for the decision log."""
     ids = view.prefill.worker_ids
-    if len(ids) <= _NAMED:
+    if len(ids) <= _SMALL_POOL:
         named = tuple(zip(map(str, ids), remote_s.tolist(), strict=True))
     else:
-        least = np.sort(np.argpartition(remote_s, _NAMED)[:_NAMED])
-        named = tuple((str(ids[i]), float(remote_s[i])) for i in least)
+        least = int(remote_s.argmin())
+        named = ((str(ids[least]), remote_s.item(least)),)
     return named if local_s is None else (("local", local_s), *named)
 
 

@@ -93,26 +93,26 @@ class Toll:
             d = int(roomiest(decode.queue_s, decode.held_tokens))
         history = task.history_tokens
         if d != view.bound:
-            history = min(int(decode.cached_tokens[d]), task.prompt_tokens - 1)
-        budget = min(int(decode.budget_tokens[d]), self.costs.max_chunk_tokens)
-        most = knobs.local_chunk_tokens if decode.chunked[d] else 0
+            history = min(decode.cached_tokens.item(d), task.prompt_tokens - 1)
+        chunked = decode.chunked.item(d)
+        budget = min(decode.budget_tokens.item(d), self.costs.max_chunk_tokens)
         misses, ttft_s, chunk, own_s = entries.local_price(
             *self.costs.packed,
-            float(decode.batch[d]),
-            float(decode.context_tokens[d]),
+            float(decode.batch.item(d)),
+            float(decode.context_tokens.item(d)),
             float(task.prompt_tokens),
             float(history),
-            float(decode.local_prefills[d]),
-            float(most),
+            float(decode.local_prefills.item(d)),
+            float(knobs.local_chunk_tokens if chunked else 0),
             float(budget),
             knobs.itl_guard * (slo.itl_ms / 1e3),
-            float(decode.queue_s[d]),
+            decode.queue_s.item(d),
             view.now_s - task.arrival_s,
             slo.ttft_ms / 1e3,
             knobs.expected_error,
         )
-        fits = decode.held_tokens[d] + task.prompt_tokens <= decode.kv_tokens[d]
-        cut = not decode.chunked[d] and chunk < budget
+        fits = decode.held_tokens.item(d) + task.prompt_tokens <= decode.kv_tokens.item(d)
+        cut = not chunked and chunk < budget
         if not fits or cut:
             return _Local(d, 1.0, math.nan, 0, 0.0)
         return _Local(d, misses, ttft_s, int(chunk), own_s)

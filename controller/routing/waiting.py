@@ -59,6 +59,9 @@ LANE = np.dtype(
         ("flying", "i4"),
         ("fly_head", "i4"),
         ("fly_tail", "i4"),
+        # Windowed TTFT as last read, and when it must be read again.
+        ("ttft_s", "f8"),
+        ("ttft_until_s", "f8"),
     ],
     align=True,
 )
@@ -134,12 +137,30 @@ class WaitingPrefills:
         """The oldest task of a lane that cannot be in time any more; -1: none."""
         return int(self.lanes[lane]["late_head"])
 
-    def pool(self, rows: IntArray, now_s: float) -> tuple[FloatArray, IntArray, FloatArray]:
-        """Per lane: predicted time and tokens of all its work, age of its oldest task or NaN."""
-        work_s, tokens = np.empty(rows.size), np.empty(rows.size, np.int64)
-        age_s = np.empty(rows.size)
-        _pool(self.tasks, self.lanes, rows, now_s, work_s, tokens, age_s)
-        return work_s, tokens, age_s
+    def set_window(self, lane: int, ttft_s: float, until_s: float) -> None:
+        """A lane's windowed TTFT, NaN for none, and the instant from which it may differ."""
+        _set_window(self.lanes, lane, ttft_s, until_s)
+
+    def pool(self, rows: IntArray, now_s: float) -> tuple[FloatArray, IntArray, FloatArray, bool]:
+        """Per lane: predicted time and tokens of all its work, its windowed TTFT.
+
+        An empty window in front of a stuck queue is not slack: nothing has finished for a whole
+        window, so the age of the oldest prefill is the least that the next sample can be; NaN
+        without one. True: some windows are older than they may be.
+        """
+        work_s, ttft_s = np.empty(rows.size), np.empty(rows.size)
+        tokens = np.empty(rows.size, np.int64)
+        stale = _pool(self.tasks, self.lanes, rows, now_s, work_s, tokens, ttft_s)
+        return work_s, tokens, ttft_s, stale
+
+    def stale_windows(self, rows: IntArray, now_s: float) -> list[int]:
+        """Places in `rows` whose window must be read again."""
+        old = self.lanes["ttft_until_s"][rows] <= now_s
+        return [int(k) for k in np.flatnonzero(old)]
+
+    def oldest_age_s(self, now_s: float) -> float:
+        """Age of the oldest task of all lanes; 0 without one."""
+        return float(_oldest_age_s(self.tasks, self.lanes, now_s))
 
     def forecasts(
         self,
@@ -192,6 +213,7 @@ def _clear(rows: Any, lane: int) -> None:
     row.queued = row.lates = row.flying = 0
     row.wait_tokens = row.fly_tokens = 0
     row.late_s = row.credit = row.wait_s = row.fly_s = row.since_s = 0.0
+    row.ttft_s, row.ttft_until_s = np.nan, np.inf
 
 
 @njit(cache=True, nogil=True)
@@ -334,6 +356,30 @@ def _send(
 
 
 @njit(cache=True, nogil=True)
+def _set_window(rows: Any, lane: int, ttft_s: float, until_s: float) -> None:
+    rows[lane].ttft_s, rows[lane].ttft_until_s = ttft_s, until_s
+
+
+@njit(cache=True, nogil=True)
+def _oldest_s(tasks: Any, row: Any) -> float:
+    """When the oldest head of its lists joined; infinite: it is empty."""
+    oldest_s = np.inf
+    for head in (row.fly_head, row.queue_head, row.late_head):
+        if head >= 0:
+            oldest_s = min(oldest_s, tasks[head].joined_s)
+    return oldest_s
+
+
+@njit(cache=True, nogil=True)
+def _oldest_age_s(tasks: Any, rows: Any, now_s: float) -> float:
+    oldest_s = now_s
+    for k in range(rows.size):
+        if rows[k].queued + rows[k].lates + rows[k].flying > 0:
+            oldest_s = min(oldest_s, _oldest_s(tasks, rows[k]))
+    return now_s - oldest_s
+
+
+@njit(cache=True, nogil=True)
 def _pool(
     tasks: Any,
     rows: Any,
@@ -341,17 +387,18 @@ def _pool(
     now_s: float,
     work_s: FloatArray,
     tokens: IntArray,
-    age_s: FloatArray,
-) -> None:
+    ttft_s: FloatArray,
+) -> bool:
+    stale = False
     for k in range(which.size):
         row = rows[which[k]]
         work_s[k] = queue_s(row.wait_s, row.fly_s, row.since_s, now_s)
         tokens[k] = row.wait_tokens + row.fly_tokens
-        oldest_s = np.inf
-        for head in (row.fly_head, row.queue_head, row.late_head):
-            if head >= 0:
-                oldest_s = min(oldest_s, tasks[head].joined_s)
-        age_s[k] = max(0.0, now_s - oldest_s) if oldest_s < np.inf else np.nan
+        stale |= row.ttft_until_s <= now_s
+        ttft_s[k] = row.ttft_s
+        if np.isnan(row.ttft_s) and row.queued + row.lates + row.flying > 0:
+            ttft_s[k] = max(0.0, now_s - _oldest_s(tasks, row))
+    return stale
 
 
 @njit(cache=True, nogil=True)

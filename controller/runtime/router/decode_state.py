@@ -71,18 +71,15 @@ class DecodeState:
         roomiest(np.zeros(1), np.zeros(1, np.int64))  # compiled here, not at a request
 
     def _size(self, count: int) -> None:
-        self._itl_s = np.full(count, math.nan)
-        self._itl_until_s = np.full(count, math.inf)
-        self._busy_until_s = np.full(count, -math.inf)
-        self._locals = np.zeros(count, np.int64)
-        self._batch = np.zeros(count, np.int64)
-        self._context = np.zeros(count, np.int64)
-        self._held = np.zeros(count, np.int64)
+        # Two blocks, so that a view is two copies: rows are columns of DecodePool.
+        self._times_s = np.full((3, count), math.nan)
+        self._itl_s, self._itl_until_s, self._busy_until_s = self._times_s
+        self._itl_until_s[:], self._busy_until_s[:] = math.inf, -math.inf
+        self._counts = np.zeros((4, count), np.int64)
+        self._locals, self._batch, self._context, self._held = self._counts
         self._kv = np.full(count, _NO_LIMIT, np.int64)
         self._budget = np.full(count, self._budget_tokens, np.int64)
         self._chunked = np.zeros(count, np.bool_)
-
-    _COLUMNS = ("_itl_s", "_itl_until_s", "_busy_until_s", "_locals", "_batch", "_context")
 
     def sync(self, live: Iterable[int]) -> None:
         """Follow the live set; what is known of removed workers is forgotten."""
@@ -91,13 +88,12 @@ class DecodeState:
             return
         kept = [w for w in ids if w in self._rows]
         there = [self._rows[w] for w in kept]
-        old = {name: getattr(self, name)[there] for name in self._COLUMNS}
+        times_s, counts = self._times_s[:, there], self._counts[:, there]
         self._ids, self._rows = ids, {w: i for i, w in enumerate(ids)}
         self._workers = {w: self._workers.get(w) or _Worker(self._window_s) for w in ids}
         self._size(len(ids))
         here = [self._rows[w] for w in kept]
-        for name, values in old.items():
-            getattr(self, name)[here] = values
+        self._times_s[:, here], self._counts[:, here] = times_s, counts
         for worker_id, row in self._rows.items():
             self._held[row] = self._held_by.get(worker_id, 0)
         self._facts = {w: facts for w, facts in self._facts.items() if w in self._rows}
@@ -174,22 +170,25 @@ class DecodeState:
 
     def view(self, now_s: float, cached: Mapping[int, int] | None = None) -> DecodePool:
         """The pool at this instant; `cached` are a prompt's tokens that workers hold, by id."""
-        for row in np.flatnonzero(self._itl_until_s <= now_s):
-            self._read_window(int(row), self._workers[self._ids[row]].itl, now_s)
+        stale = self._itl_until_s <= now_s
+        if stale.any():
+            for row in np.flatnonzero(stale):
+                self._read_window(int(row), self._workers[self._ids[row]].itl, now_s)
         if not self._followed:
             self._drop_ended(now_s)
         hits = np.zeros(len(self._ids), np.int64)
         for worker_id, tokens in (cached or {}).items():
             if worker_id in self._rows:
                 hits[self._rows[worker_id]] = tokens
+        local_prefills, batch, context, held = self._counts.copy()
         return DecodePool(
             worker_ids=self._ids,
             itl_window_s=self._itl_s.copy(),
             queue_s=np.maximum(0.0, self._busy_until_s - now_s),
-            local_prefills=self._locals.copy(),
-            batch=self._batch.copy(),
-            context_tokens=self._context.copy(),
-            held_tokens=np.maximum(self._held, self._context),
+            local_prefills=local_prefills,
+            batch=batch,
+            context_tokens=context,
+            held_tokens=np.maximum(held, context, out=held),
             kv_tokens=self._kv,
             budget_tokens=self._budget,
             chunked=self._chunked,

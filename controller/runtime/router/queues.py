@@ -9,7 +9,7 @@ is a lease: it is released in a `finally` by whoever took it. Does not own: who 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -71,9 +71,8 @@ class PrefillQueues:
         self._waiting = WaitingPrefills(ordering)
         self._lanes: dict[int, _Lane] = {}
         self._live: tuple[int, ...] = ()
-        self._ttft_s = np.zeros(0)
-        self._ttft_until_s = np.zeros(0)
         self._pool_ids: tuple[int, ...] = ()
+        self._pool_at: dict[int, int] = {}
         self._pool_rows: IntArray = np.zeros(0, np.int64)
         self.block_size = block_size
         self.compile()
@@ -90,6 +89,8 @@ class PrefillQueues:
         self._waiting.join(lane, row, 1.0, 1.0, now_s)
         rows = np.array([lane])
         self._waiting.pool(rows, now_s)
+        self._waiting.set_window(lane, 0.0, now_s)
+        self._waiting.oldest_age_s(now_s)
         self._waiting.forecasts(rows, np.ones(1), 1.0, now_s, 0.2)
         _, ordered = self._waiting.look(lane, now_s, 1)
         self._waiting.send(row, ordered, now_s)
@@ -109,13 +110,7 @@ class PrefillQueues:
         for worker_id in [w for w in self._lanes if w not in alive]:
             self._close(worker_id)
         for worker_id in alive.difference(self._lanes):
-            number = self._waiting.open_lane()
-            self._lanes[worker_id] = _Lane(number, self._window_s)
-            if number >= len(self._ttft_s):
-                more = len(self._waiting.lanes) - len(self._ttft_s)
-                self._ttft_s = np.append(self._ttft_s, np.zeros(more))
-                self._ttft_until_s = np.append(self._ttft_until_s, np.zeros(more))
-            self._ttft_s[number], self._ttft_until_s[number] = np.nan, np.inf
+            self._lanes[worker_id] = _Lane(self._waiting.open_lane(), self._window_s)
 
     def _close(self, worker_id: int) -> None:
         lane = self._lanes.pop(worker_id)
@@ -203,16 +198,24 @@ class PrefillQueues:
             self._read_window(lane, now_s)
 
     def _read_window(self, lane: _Lane, now_s: float) -> None:
-        self._ttft_s[lane.number] = lane.ttft.mean(now_s)
-        self._ttft_until_s[lane.number] = lane.ttft.until_s()
+        self._waiting.set_window(lane.number, lane.ttft.mean(now_s), lane.ttft.until_s())
 
     def view(self, ids: tuple[int, ...], cached: Mapping[int, int], now_s: float) -> PrefillPool:
         """The workers `ids`, all live, as a placement rule may look at them."""
         if ids != self._pool_ids:
-            self._pool_ids = ids
+            self._pool_ids, self._pool_at = ids, {w: k for k, w in enumerate(ids)}
             self._pool_rows = np.array([self._lanes[w].number for w in ids], np.int64)
         rows = self._pool_rows
-        work_s, tokens, age_s = self._waiting.pool(rows, now_s)
+        work_s, tokens, ttft_s, stale = self._waiting.pool(rows, now_s)
+        if stale:
+            for k in self._waiting.stale_windows(rows, now_s):
+                self._read_window(self._lanes[ids[k]], now_s)
+            _, _, ttft_s, _ = self._waiting.pool(rows, now_s)
+        hits = np.zeros(len(ids), np.int64)
+        for worker_id, count in cached.items():
+            at = self._pool_at.get(worker_id)
+            if at is not None:
+                hits[at] = count
 
         def forecast(
             task: PrefillTask, predicted_s: FloatArray, due_s: float, cv: float
@@ -230,27 +233,14 @@ class PrefillQueues:
 
         return PrefillPool(
             worker_ids=ids,
-            ttft_window_s=self._windows_s(ids, rows, age_s, now_s),
+            ttft_window_s=ttft_s,
             queue_s=work_s,
             tokens=tokens,
-            cached_tokens=_tokens(ids, cached),
+            cached_tokens=hits,
             forecast=forecast,
             budget_tokens=self._bound.max_num_batched_tokens,
             block_size=self.block_size,
         )
-
-    def _windows_s(
-        self, ids: Sequence[int], rows: IntArray, age_s: FloatArray, now_s: float
-    ) -> FloatArray:
-        """Windowed TTFT; an empty window in front of a stuck queue is not slack.
-
-        Nothing has finished for a whole window, so the age of the oldest prefill is the least
-        that the next sample can be.
-        """
-        for k in np.flatnonzero(self._ttft_until_s[rows] <= now_s):
-            self._read_window(self._lanes[ids[int(k)]], now_s)
-        mean_s = self._ttft_s[rows]
-        return np.where(np.isnan(mean_s), age_s, mean_s)
 
     def ttft_window_s(self, worker_id: int, now_s: float) -> float:
         """Windowed TTFT of a worker; NaN when empty."""
@@ -271,15 +261,7 @@ class PrefillQueues:
 
     def oldest_age_s(self, now_s: float) -> float:
         """Age of the oldest prefill anywhere."""
-        rows = np.array([lane.number for lane in self._lanes.values()], np.int64)
-        ages_s = self._waiting.pool(rows, now_s)[2]
-        return float(np.nanmax(ages_s, initial=0.0))
+        return self._waiting.oldest_age_s(now_s)
 
     def _open_lanes(self) -> Any:
         return self._waiting.lanes[[lane.number for lane in self._lanes.values()]]
-
-
-def _tokens(ids: Sequence[int], tokens: Mapping[int, int]) -> IntArray:
-    if not tokens:
-        return np.zeros(len(ids), np.int64)
-    return np.array([tokens.get(w, 0) for w in ids], np.int64)
