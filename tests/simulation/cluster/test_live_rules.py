@@ -124,19 +124,25 @@ class Live(Reference):
         self.tickets[r] = ticket
 
     def pump(self, worker, now_s: float) -> None:
-        """Those that the queues have granted or refused meanwhile, in this order."""
-        for r in [r for r in self.tickets if self.tickets[r].granted.done()]:
-            if r in worker.flying or self.tickets[r].worker_id != worker.number:
-                continue
-            if isinstance(self.tickets[r].granted.exception(), TooLateError):
+        """Whom the queues have granted meanwhile, in that order, and whom they have refused."""
+        lane = self.queues._lanes[worker.number]
+        rows, row = [], int(self.queues._waiting.lanes[lane.number]["fly_head"])
+        while row >= 0:
+            rows.append(row)
+            row = int(self.queues._waiting.tasks[row]["next"])
+        requests = {ticket: r for r, ticket in self.tickets.items()}
+        for r in [requests[lane.tickets[row]] for row in rows]:
+            if r not in worker.flying:
+                worker.flying[r] = None
+                self.out[r].sent_s = now_s
+                self.add(worker, r, "prefill", now_s)
+        for r, ticket in list(self.tickets.items()):
+            granted = ticket.granted
+            if granted.done() and isinstance(granted.exception(), TooLateError):
                 del self.tickets[r]
                 booked = self.workers[self.out[r].decode_worker]
                 booked.booked -= int(self.w.prompt_tokens[r])
                 self.end(r, "rejected", now_s)
-                continue
-            worker.flying[r] = None
-            self.out[r].sent_s = now_s
-            self.add(worker, r, "prefill", now_s)
 
     def prefilled(self, worker, r: int, now_s: float) -> None:
         decode = self.workers[self.out[r].decode_worker]
