@@ -9,7 +9,7 @@ unless the field says wall clock.
 from __future__ import annotations
 
 import difflib
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -195,6 +195,11 @@ class RouterConfig(_Model):
                 f"kv_lease_margin_s {self.kv_lease_margin_s:g} is not below kv_lease_s "
                 f"{self.kv_lease_s:g}: no hand-over would be young enough"
             )
+        if self.ordering.reject and self.attachment != "relay":
+            raise ValueError(
+                "ordering.reject needs attachment: relay; behind a broker the frontend turns a "
+                "refusal into HTTP 500 without a reason"
+            )
         return self
 
 
@@ -346,7 +351,9 @@ def _first_line(error: ValidationError) -> str:
 def _suggestion(path: tuple[Any, ...]) -> str:
     model: Any = DeploymentConfig
     for part in path[:-1]:
-        model = model.model_fields[part].annotation
+        # Below a mapping the keys are the operator's own.
+        inner = getattr(model, "model_fields", None)
+        model = inner[part].annotation if inner else get_args(model)[1]
     names = [field.alias or name for name, field in model.model_fields.items()]
     close = difflib.get_close_matches(str(path[-1]), names, n=1)
     return f", did you mean {close[0]!r}?" if close else f"; known: {', '.join(sorted(names))}"

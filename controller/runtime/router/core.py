@@ -16,7 +16,7 @@ import contextlib
 import logging
 import math
 from collections.abc import AsyncGenerator, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -192,7 +192,7 @@ class RouterCore:
                 break
             except TooLateError as error:
                 record.outcome = "rejected"
-                record.decision = _fallback(decision, DecisionReason.REJECTED)
+                record.decision = replace(decision, reason=DecisionReason.REJECTED)
                 raise refused(str(error)) from error
             except (PrefillFailedError, WorkerGoneError) as error:
                 if record.outcome == "handed_over":
