@@ -15,23 +15,30 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from controller.costs.model import CostModel
+from controller.costs.model import TableCost
+from controller.routing.estimates import prefill_due_s
 from controller.routing.registry import Placement, decide
 from controller.runtime.clock import Clock
 from controller.runtime.router.breaker import Breaker
 from controller.runtime.router.calls import PrefillCall
 from controller.runtime.router.decode_state import DecodeState, expected_binding
 from controller.runtime.router.describe import SessionHistories, describe, session_id
-from controller.runtime.router.failures import is_request_fault
+from controller.runtime.router.failures import is_request_fault, refused
 from controller.runtime.router.handover import forwarded_request, is_handover, local_answer
+from controller.runtime.router.hints import Objectives
 from controller.runtime.router.prefill_port import PrefillPort
-from controller.runtime.router.queues import PrefillQueues, Ticket, WorkerGoneError
+from controller.runtime.router.queues import (
+    PrefillQueues,
+    Ticket,
+    TooLateError,
+    WorkerGoneError,
+)
 from controller.runtime.router.records import (
     DecisionLog,
     RequestRecord,
@@ -44,7 +51,6 @@ from controller.types import (
     DecisionReason,
     DecodePool,
     Place,
-    PrefillPool,
     PrefillTask,
 )
 
@@ -78,6 +84,8 @@ class _Leg:
     bound: int | None
     answer_by_s: float
     only: frozenset[int] | None
+    fresh: bool = False
+    held: Mapping[int, int] = field(default_factory=dict)
 
 
 class RouterCore:
@@ -86,7 +94,8 @@ class RouterCore:
     def __init__(
         self,
         rule: Placement,
-        costs: CostModel,
+        costs: TableCost,
+        objectives: Objectives,
         settings: CoreSettings,
         port: PrefillPort,
         queues: PrefillQueues,
@@ -98,6 +107,7 @@ class RouterCore:
     ) -> None:
         self._rule = rule
         self._costs = costs
+        self._objectives = objectives
         self._settings = settings
         self._port = port
         self._queues = queues
@@ -119,6 +129,8 @@ class RouterCore:
         migrations: int = 0,
         answer_by_s: float = math.inf,
         only: frozenset[int] | None = None,
+        fresh: bool = False,
+        held: Mapping[int, int] | None = None,
     ) -> AsyncGenerator[dict[str, Any], None]:
         """Serve the prefill leg of one request: yields what the frontend shall see.
 
@@ -126,12 +138,15 @@ class RouterCore:
         the frontend will (then its likely choice is assumed). `migrations` says how often the
         attachment has moved this stream before. No hand-over by `answer_by_s` (by the core's
         clock): the prefill runs locally, as after `max_wait_s` and `prefill_timeout_s` together.
-        `only` names the prefill workers that can serve it, None: all.
+        `only` names the prefill workers that can serve it, None: all. `fresh`: nothing ties the
+        request to `bound`, so that the answer may name another decode worker. `held`: tokens of
+        its prompt whose KV decode workers have, by id. With early rejection it may raise what
+        the frontend turns into HTTP 529.
         """
         arrival_s = self._clock.now()
         limits = self._settings
         answer_by_s = min(answer_by_s, arrival_s + limits.max_wait_s + limits.prefill_timeout_s)
-        task = self._task(request, request_id, arrival_s, bound)
+        task = self._task(request, request_id, arrival_s, bound, held or {})
         record = RequestRecord(
             request_id=request_id,
             session_id=task.session_id,
@@ -141,7 +156,7 @@ class RouterCore:
             sequences=task.sequences,
             migrations=migrations,
         )
-        leg = _Leg(request, context, task, record, bound, answer_by_s, only)
+        leg = _Leg(request, context, task, record, bound, answer_by_s, only, fresh, held or {})
         try:
             async with contextlib.aclosing(self._serve(leg)) as chunks:
                 async for chunk in chunks:
@@ -166,7 +181,7 @@ class RouterCore:
                 break
             record.cached_tokens = cached.get(decision.worker_id, 0)
             try:
-                remote = self._remote(leg, decision.worker_id)
+                remote = self._remote(leg, decision.worker_id, view)
                 async with contextlib.aclosing(remote) as chunks:
                     async for chunk in chunks:
                         record.outcome = "handed_over"
@@ -175,6 +190,10 @@ class RouterCore:
             except asyncio.TimeoutError:
                 record.decision = _fallback(decision, DecisionReason.WAIT_LIMIT)
                 break
+            except TooLateError as error:
+                record.outcome = "rejected"
+                record.decision = replace(decision, reason=DecisionReason.REJECTED)
+                raise refused(str(error)) from error
             except (PrefillFailedError, WorkerGoneError) as error:
                 if record.outcome == "handed_over":
                     # The frontend has the hand-over already: a second answer would be a lie.
@@ -187,9 +206,8 @@ class RouterCore:
             finally:
                 if watching:
                     await self._port.stock_done(task.request_id)
-        self._book_local(task, leg.bound)
         record.outcome = "local"
-        yield local_answer()
+        yield self._local(leg, record.decision or decision)
 
     async def _stock(self, token_ids: list[int], task: PrefillTask, view: ClusterView) -> Decision:
         """Shadow mode: what happens without us. Least work where Dynamo's router is not there."""
@@ -199,7 +217,9 @@ class RouterCore:
             worker_id = ids[int(np.argmin(view.prefill.queue_s))]
         return Decision(Place.REMOTE, worker_id, DecisionReason.SHADOW_STOCK)
 
-    async def _remote(self, leg: _Leg, worker_id: int) -> AsyncGenerator[dict[str, Any], None]:
+    async def _remote(
+        self, leg: _Leg, worker_id: int, view: ClusterView
+    ) -> AsyncGenerator[dict[str, Any], None]:
         """Queue, send, and pass on the chunks of one remote prefill.
 
         TimeoutError when it is not answered in time and the worker is not to blame. Left before
@@ -212,8 +232,17 @@ class RouterCore:
         queued_s = self._clock.now()
         if queued_s >= leg.answer_by_s:
             raise asyncio.TimeoutError
+        slo = task.slo or self._objectives.default
         ticket = self._queues.enqueue(
-            worker_id, uncached, predicted_s, queued_s, at_once=record.would is not None
+            worker_id,
+            uncached,
+            predicted_s,
+            queued_s,
+            arrival_s=task.arrival_s,
+            due_s=prefill_due_s(self._costs, task, view, self._queues.ordering, slo),
+            urgency=task.urgency,
+            jump_s=task.jump_s,
+            at_once=record.would is not None,
         )
         call: PrefillCall | None = None
         try:
@@ -302,37 +331,54 @@ class RouterCore:
         self._queues.release(ticket, now_s)
 
     def _task(
-        self, request: dict[str, Any], request_id: str, arrival_s: float, bound: int | None
+        self,
+        request: dict[str, Any],
+        request_id: str,
+        arrival_s: float,
+        bound: int | None,
+        held: Mapping[int, int],
     ) -> PrefillTask:
-        history = 0
+        history = held.get(bound, 0) if bound is not None else 0
         if self._settings.sticky_sessions:
             token_ids = request.get("token_ids") or []
-            history = self._sessions.follow(session_id(request), token_ids, bound)
-        return describe(request, request_id, arrival_s, history)
+            followed = self._sessions.follow(session_id(request), token_ids, bound)
+            history = max(history, followed)
+        return describe(request, request_id, arrival_s, history, self._objectives.of(request))
 
     def _view(self, leg: _Leg, cached: dict[int, int], failed: set[int]) -> ClusterView:
         now_s = self._clock.now()
         live = self._port.live()
         self._queues.sync(live)
-        usable = self._breaker.usable(live, self._clock.wall_now())
-        left_out = failed if leg.only is None else failed | set(usable).difference(leg.only)
-        ids = tuple(w for w in usable if w not in left_out)
-        prefill = PrefillPool(
-            worker_ids=ids,
-            ttft_window_s=np.array([self._queues.ttft_window_s(w, now_s) for w in ids], float),
-            queue_s=np.array([self._queues.predicted_s(w, now_s) for w in ids], float),
-            cached_tokens=np.array([cached.get(w, 0) for w in ids], np.int64),
-        )
-        decode = self._decode.view(now_s)
-        return ClusterView(now_s, prefill, decode, _binding(decode, leg.bound))
+        ids = self._breaker.usable(live, self._clock.wall_now())
+        if leg.only is not None or failed:
+            ids = tuple(w for w in ids if w not in failed and (leg.only is None or w in leg.only))
+        prefill = self._queues.view(ids, cached, now_s)
+        decode = self._decode.view(now_s, leg.held)
+        bound = _binding(decode, leg.bound)
+        if bound is not None:
+            decode.cached_tokens[bound] = leg.task.history_tokens
+            if leg.bound is not None:  # its own booking is no load to itself
+                decode.held_tokens[bound] -= leg.task.prompt_tokens
+        return ClusterView(now_s, prefill, decode, bound, leg.fresh and bound is not None)
 
-    def _book_local(self, task: PrefillTask, bound: int | None) -> None:
-        now_s = self._clock.now()
-        pool = self._decode.view(now_s)
-        index = _binding(pool, bound)
+    def _local(self, leg: _Leg, decision: Decision) -> dict[str, Any]:
+        """Book a local prefill where it will most likely run; the answer that asks for it."""
+        task, now_s = leg.task, self._clock.now()
+        pool = self._decode.view(now_s, leg.held)
+        index, history = _binding(pool, leg.bound), task.history_tokens
+        if decision.decode_id in pool.worker_ids:
+            index = pool.worker_ids.index(decision.decode_id)
+            history = min(int(pool.cached_tokens[index]), task.prompt_tokens - 1)
         if index is not None:
-            predicted_s = self._costs.prefill_s(task.history_tokens, task.increment_tokens)
-            self._decode.local_sent(pool.worker_ids[index], predicted_s, now_s)
+            predicted_s = decision.local_s
+            if predicted_s is None:
+                predicted_s = self._costs.prefill_s(history, task.prompt_tokens - history)
+            self._decode.local_sent(pool.worker_ids[index], task.request_id, predicted_s, now_s)
+        return local_answer(decision.chunks, decision.decode_id)
+
+    def local_done(self, request_id: str) -> None:
+        """A decode worker has answered, or its leg has ended: a local prefill there is over."""
+        self._decode.local_done(request_id)
 
 
 def _binding(pool: DecodePool, bound: int | None) -> int | None:

@@ -82,8 +82,8 @@ def dispatch(s: State, r: int, now_s: float) -> None:
     if too_large(s, q.decode_worker, r):
         end(s, r, REJECTED_, now_s)
         return
-    w, history, cached = place(s, r, fresh, now_s)
     q.queued_s = now_s
+    w, history, cached = place(s, r, fresh, now_s)
     q.pulled_tokens = q.ask - history  # expected; the pull knows better
     if w < 0:
         _send_local(s, r, history, now_s)

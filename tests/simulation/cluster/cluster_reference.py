@@ -222,17 +222,22 @@ class Reference:
             "history": history,
             "queued": now_s,
         }
+        self.wait(choice, r, now_s)
+        self.pump(choice, now_s)
+
+    def wait(self, choice: Worker, r: int, now_s: float) -> None:
+        """Into the worker's queue at the router."""
+        decode = self.workers[self.out[r].decode_worker]
         choice.queue.join(
             r,
             now_s,
             self.asks[r]["uncached"],
             int(self.w.priority[r]),
             self.asks[r]["predicted"],
-            own_rules.due_s(self, r, decode, history, now_s),
+            own_rules.due_s(self, r, decode, self.asks[r]["history"], now_s),
             now_s,
         )
         choice.wait_s += self.asks[r]["predicted"]
-        self.pump(choice, now_s)
 
     def bind(self, r: int) -> Worker:
         session = int(self.w.session[r])
@@ -333,11 +338,11 @@ class Reference:
     def pump(self, worker: Worker, now_s: float) -> None:
         bound = self.options.in_flight_steps * worker.spec.max_num_batched_tokens
         while worker.queue:
-            r, ordered = worker.queue.next(now_s, own_rules.busy_s(worker, now_s))
-            ask = self.asks[r]
-            flying = sum(self.asks[each]["uncached"] for each in worker.flying)
-            if worker.flying and flying + ask["uncached"] > bound:
+            chosen = worker.queue.next(now_s, bound)
+            if chosen is None:
                 return
+            r, ordered = chosen
+            ask = self.asks[r]
             worker.queue.send(r, ordered, now_s)
             worker.wait_s = worker.wait_s - ask["predicted"] if worker.queue else 0.0
             if not worker.flying:
@@ -351,7 +356,7 @@ class Reference:
 
     def reject_late(self, worker: Worker, now_s: float) -> None:
         for r in worker.queue.late():
-            worker.queue.drop(r)
+            worker.queue.drop(r, now_s)
             ask = self.asks[r]
             worker.wait_s = worker.wait_s - ask["predicted"] if worker.queue else 0.0
             self.workers[self.out[r].decode_worker].booked -= int(self.w.prompt_tokens[r])
@@ -359,6 +364,7 @@ class Reference:
 
     def prefilled(self, worker: Worker, r: int, now_s: float) -> None:
         del worker.flying[r]
+        worker.queue.land(r, now_s)
         ask = self.asks[r]
         worker.fly_s = worker.fly_s - ask["predicted"] if worker.flying else 0.0
         worker.since_s = now_s
