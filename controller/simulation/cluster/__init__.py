@@ -40,6 +40,7 @@ woken. Blocks for growing decodes are taken when the run ends or somebody looks 
 give every gap exactly, afterwards (gaps.py).
 """
 
+from controller.simulation.cluster.events import ClusterEvent, EventKind
 from controller.simulation.cluster.result import SimResult
 from controller.simulation.cluster.simulate import Simulation, simulate
 from controller.simulation.cluster.spec import (
@@ -52,7 +53,9 @@ from controller.simulation.cluster.spec import (
 )
 
 __all__ = [
+    "ClusterEvent",
     "ClusterSpec",
+    "EventKind",
     "SimOptions",
     "SimResult",
     "Simulation",

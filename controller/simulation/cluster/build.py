@@ -6,6 +6,7 @@ Owns: filling the arrays. Does not own: their meaning (state.py).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ from controller.costs.tables import pack
 from controller.routing.inflight import InFlightBound
 from controller.simulation.cluster import state as at
 from controller.simulation.cluster.blocks import relist
-from controller.simulation.cluster.clock import NEVER
+from controller.simulation.cluster.clock import NEVER, instant
+from controller.simulation.cluster.events import CODES, ClusterEvent
 from controller.simulation.cluster.heaps import WIDTH
 from controller.simulation.cluster.ordering import ORDERINGS
 from controller.simulation.cluster.placement import PLACEMENTS, READ_WINDOWS
@@ -39,7 +41,6 @@ def build(workload: Workload, cluster: ClusterSpec, options: SimOptions) -> at.S
     wrk, mem = _workers(cluster, options)
     data, bounds = _tables(cluster)
     batches = max(engine.max_num_seqs for engine in cluster.engines) + 1
-    followers = int((workload.after >= 0).sum())
     s = at.State(
         req=_requests(workload, options),
         wrk=wrk,
@@ -47,6 +48,8 @@ def build(workload: Workload, cluster: ClusterSpec, options: SimOptions) -> at.S
         ref=records(at.REFERENCE, 0),
         log=records(at.STEPS, _FIRST_LOG),
         stint=records(at.STINT, 0),
+        orphan=records(at.ORPHAN, 0),
+        event=records(at.EVENT, 0),
         ctl=_scalars(workload, cluster, options, cut),
         par=_parameters(options),
         mem=mem,
@@ -54,14 +57,14 @@ def build(workload: Workload, cluster: ClusterSpec, options: SimOptions) -> at.S
         heap=np.zeros(workers, np.int32),
         slot=np.full(workers, -1, np.int32),
         ready=np.zeros(workers, np.int32),
-        later_key=np.zeros(followers + 1, np.int64),
-        later_row=np.zeros(followers + 1, np.int32),
+        later_key=np.zeros(len(workload) + 1, np.int64),
+        later_row=np.zeros(len(workload) + 1, np.int32),
         own=np.flatnonzero(workload.after < 0).astype(np.int32),
         books=np.zeros((at.BOOKS, workers)),
         seen=np.zeros((at.SEEN, workers), np.int64),
         pool=_pools(cluster),
         scratch=np.zeros(_scratch_size(workload, cluster), np.int64),
-        estimate=np.zeros((4, max(1, len(cluster.prefill)))),
+        estimate=np.zeros((4, workers)),
         bound=np.full(int(workload.session.max()) + 1, -1, np.int32),
         live=np.zeros(cut.shared + int(workload.stream.max()) + 1, np.int32),
         path_start=cut.start,
@@ -76,7 +79,21 @@ def build(workload: Workload, cluster: ClusterSpec, options: SimOptions) -> at.S
     s.put("stint", records(at.STINT, _FIRST_POOL + 2 * margin(s)))
     s.ctl[at.BATCHES] = batches
     _empty_caches(s)
+    add_events(s, cluster.events)
     return s
+
+
+def add_events(s: at.State, events: Sequence[ClusterEvent]) -> None:
+    """Events to come, beside those that are left."""
+    left = s.event[s.ctl[at.NEXT_EVENT] :]
+    new = records(at.EVENT, len(events))
+    for row, event in zip(new, events, strict=True):
+        row.at, row.worker, row.kind = instant(event.at_s), event.worker, CODES[event.kind]
+    both = np.concatenate([left, new])
+    order = np.argsort(both["at"], kind="stable")
+    s.put("event", both[order].view(np.recarray))
+    s.ctl[at.NEXT_EVENT] = 0
+    s.ctl[at.EVENT_AT] = s.event[0].at if len(s.event) else NEVER
 
 
 def margin(s: at.State) -> int:
@@ -110,6 +127,14 @@ def grow_references(s: at.State, count: int) -> None:
     s.ctl[at.REF_FREE] = _chain(ref, len(s.ref), int(s.ctl[at.REF_FREE]))
     s.ctl[at.REFS_LEFT] += count
     s.put("ref", ref)
+
+
+def grow_orphans(s: at.State, count: int) -> None:
+    """Room for `count` more orphans."""
+    pool = _longer(s.orphan, count)
+    s.ctl[at.ORPHAN_FREE] = _chain(pool, len(s.orphan), int(s.ctl[at.ORPHAN_FREE]))
+    s.ctl[at.ORPHANS_LEFT] += count
+    s.put("orphan", pool)
 
 
 def grow_log(s: at.State) -> None:
@@ -155,6 +180,7 @@ def _requests(workload: Workload, options: SimOptions) -> Any:
         "reason",
         "refs",
         "pin_refs",
+        "sampled",
         "stints",
     ):
         req[name] = -1
@@ -187,7 +213,8 @@ def _workers(cluster: ClusterSpec, options: SimOptions) -> tuple[Any, Any]:
             raise SimulationError("engine: async_scheduling is not simulated yet; set it to False")
         row = wrk[i]
         row.role = at.PREFILLS if i < len(cluster.prefill) else at.DECODES
-        row.life = at.LIVE
+        row.life = at.LIVE if worker.present else at.DEAD
+        row.cold_start_s, row.lease_s = spec.cold_start_s, spec.kv_lease_s
         row.table = worker.costs
         row.block_size, row.num_blocks = spec.block_size, spec.num_blocks
         row.max_tokens, row.max_seqs = spec.max_num_batched_tokens, spec.max_num_seqs
@@ -220,9 +247,10 @@ def _no_lines(tables: int, batches: int) -> Any:
 def _scalars(workload: Workload, cluster: ClusterSpec, options: SimOptions, cut: Segments) -> Any:
     ctl = np.zeros(at.CTL, np.int64)
     rule = PLACEMENTS[options.placement]
-    ctl[at.HOLD_FREE] = ctl[at.REF_FREE] = -1
-    ctl[at.PREFILL_POOL] = len(cluster.prefill)
-    ctl[at.DECODE_POOL] = len(cluster.decode)
+    ctl[at.HOLD_FREE] = ctl[at.REF_FREE] = ctl[at.ORPHAN_FREE] = -1
+    ctl[at.PREFILL_POOL] = sum(worker.present for worker in cluster.prefill)
+    ctl[at.DECODE_POOL] = sum(worker.present for worker in cluster.decode)
+    ctl[at.MIGRATION_LIMIT] = options.migration_limit
     ctl[at.SHARED_SEGMENTS] = cut.shared
     ctl[at.BLOCK_TOKENS] = workload.block_tokens
     ctl[at.PLACEMENT] = rule
@@ -247,8 +275,10 @@ def _parameters(options: SimOptions) -> Any:
 
 def _pools(cluster: ClusterSpec) -> Any:
     pool = np.zeros((2, len(cluster.workers)), np.int32)
-    pool[0, : len(cluster.prefill)] = np.arange(len(cluster.prefill))
-    pool[1, : len(cluster.decode)] = len(cluster.prefill) + np.arange(len(cluster.decode))
+    present = np.array([worker.present for worker in cluster.workers])
+    for side, low, high in ((0, 0, len(cluster.prefill)), (1, len(cluster.prefill), len(present))):
+        live = low + np.flatnonzero(present[low:high])
+        pool[side, : len(live)] = live
     return pool
 
 

@@ -11,20 +11,25 @@ from controller.costs.calls import unpack
 from controller.costs.kernels import transfer_s
 from controller.routing.kernels.binding import least_context
 from controller.routing.kernels.draws import decision_draw
+from controller.routing.kernels.reasons import NO_DECODE_WORKER, PREFILL_FAILED
 from controller.simulation.cluster.admit import add_request
 from controller.simulation.cluster.blocks import worker_blocks
 from controller.simulation.cluster.books import add_sample, fly, land, leave_queue, queue_up
 from controller.simulation.cluster.clock import key
 from controller.simulation.cluster.compiled import kernel
-from controller.simulation.cluster.estimates import prefill_time_s
+from controller.simulation.cluster.drain import unhold
+from controller.simulation.cluster.estimates import history_tokens, prefill_time_s
 from controller.simulation.cluster.heaps import push_later
+from controller.simulation.cluster.links import orphan
 from controller.simulation.cluster.ordering import next_in_queue
 from controller.simulation.cluster.placement import place
 from controller.simulation.cluster.state import (
+    ADRIFT,
     AT_ROUTER,
     BINDING,
     BINDINGS,
     BOOKED,
+    CLOCK,
     DECODE_LEG,
     DECODE_POOL,
     DECODE_TURN,
@@ -48,12 +53,18 @@ from controller.simulation.cluster.state import (
 )
 
 LEAST_CONTEXT, ROUND_ROBIN = range(2)  # ctl[BINDING]
+PLACEMENTS = 2
+"""Prefill workers that may be tried for a leg; then its decode worker prefills."""
 
 
 @kernel
 def arrive(s: State, r: int) -> None:
-    """A request reaches the router."""
+    """A request reaches the router, for the first time or after the loss of a worker."""
     q = s.req[r]
+    if q.leg == ADRIFT:
+        q.leg = AT_ROUTER
+        dispatch(s, r, s.ctl[CLOCK] * 1e-9)
+        return
     s.ctl[OPEN] += 1
     q.ask = q.prompt
     q.leg = AT_ROUTER
@@ -65,19 +76,24 @@ def dispatch(s: State, r: int, now_s: float) -> None:
     """Bind it to a decode worker, place its prefill, send it there."""
     q = s.req[r]
     if not bind(s, r):
-        end(s, r, FAILED_, now_s)
+        q.reason = NO_DECODE_WORKER
+        refuse(s, r, now_s)
         return
     if too_large(s, q.decode_worker, r):
-        end(s, r, REJECTED_, now_s)
+        refuse(s, r, now_s)
         return
-    w, history, cached = place(s, r, now_s)
+    if q.tries < PLACEMENTS:
+        w, history, cached = place(s, r, now_s)
+    else:
+        w, history, cached = -1, history_tokens(s, q.decode_worker, r, now_s), 0
+        q.reason = PREFILL_FAILED
     q.queued_s = now_s
     q.pulled_tokens = q.ask - history  # expected; the pull knows better
     if w < 0:
         _send_local(s, r, history, now_s)
         return
     if worker_blocks(s.wrk[w], q.ask) > s.wrk[w].num_blocks:
-        end(s, r, REJECTED_, now_s)
+        refuse(s, r, now_s)
         return
     _hold(s, r)
     q.place, q.prefill_worker = REMOTE, w
@@ -163,8 +179,13 @@ def pump(s: State, w: int, now_s: float) -> None:
 def prefilled(s: State, w: int, r: int, now_s: float) -> None:
     """A prefill leg has ended on worker w: free its place, hand its KV over to the decode side."""
     q = s.req[r]
-    q.prefilled_s = now_s
     land(s, w, r, now_s)
+    if q.decode_worker < 0 and not _bind_late(s, r):
+        pump(s, w, now_s)
+        orphan(s, w, r, now_s)
+        refuse(s, r, now_s)
+        return
+    q.prefilled_s = now_s
     lacking = transfer_s(
         unpack(s.data, s.bounds[s.wrk[q.decode_worker].table]), float(q.pulled_tokens)
     )
@@ -177,10 +198,26 @@ def prefilled(s: State, w: int, r: int, now_s: float) -> None:
 @kernel
 def ended(s: State, r: int, now_s: float) -> None:
     """The last token is there."""
-    q = s.req[r]
-    s.seen[BOOKED, q.decode_worker] -= q.ask
-    s.wrk[q.decode_worker].bound -= 1
+    unhold(s, r)
     end(s, r, SERVED_, now_s)
+
+
+@kernel
+def _bind_late(s: State, r: int) -> bool:
+    """Its decode worker was lost during the prefill: another one, if it has room."""
+    if not bind(s, r):
+        s.req[r].reason = NO_DECODE_WORKER
+        return False
+    if too_large(s, s.req[r].decode_worker, r):
+        return False
+    _hold(s, r)
+    return True
+
+
+@kernel
+def refuse(s: State, r: int, now_s: float) -> None:
+    """Nobody can take it: a request is rejected, a stream that had a worker before has failed."""
+    end(s, r, FAILED_ if s.req[r].migrations > 0 else REJECTED_, now_s)
 
 
 @kernel

@@ -14,11 +14,12 @@ from controller.simulation.cluster.build import (
     build,
     grow_holdings,
     grow_log,
+    grow_orphans,
     grow_references,
     grow_stints,
     margin,
 )
-from controller.simulation.cluster.clock import NEVER
+from controller.simulation.cluster.clock import instant
 from controller.simulation.cluster.loop import run
 from controller.simulation.cluster.result import SimResult, collect
 from controller.simulation.cluster.spec import ClusterSpec, SimOptions
@@ -37,7 +38,7 @@ class Simulation:
 
     def advance(self, until_s: float = math.inf) -> bool:
         """Everything before `until_s`; True while something is left to come."""
-        until = NEVER if until_s == math.inf else int(until_s * 1e9 + 0.5)
+        until = instant(until_s)
         while True:
             lack = run(self.state, until, self._margin)
             if lack in (at.DONE, at.PAUSED):
@@ -56,6 +57,8 @@ class Simulation:
             grow_references(s, len(s.ref))
         elif lack == at.NEED_LOG:
             grow_log(s)
+        elif lack == at.NEED_ORPHANS:
+            grow_orphans(s, max(int(s.ctl[at.OPEN]), len(s.orphan)))
         else:
             grow_stints(s)
 

@@ -8,12 +8,14 @@ Owns: the values and their checks. Does not own: workloads (../workloads), engin
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
 from controller.costs.tables import StepTables
 from controller.engine.values import EngineSpec
 from controller.errors import UserError
+from controller.simulation.cluster.events import ClusterEvent
 from controller.simulation.cluster.ordering import ORDERINGS
 from controller.simulation.cluster.placement import PLACEMENTS
 from controller.types import RoutingParams, Slo
@@ -32,6 +34,8 @@ class Worker:
 
     engine: int = 0
     costs: int = 0
+    present: bool = True
+    """False: it is not there before it joins (events.py)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,6 +51,8 @@ class ClusterSpec:
     decode: tuple[Worker, ...]
     contention: bool = True
     """Whether transfers of one link wait for each other (links.py); False: each is alone."""
+    events: tuple[ClusterEvent, ...] = ()
+    """Failures and scale events; what happens at one time happens in the order given."""
 
     def __post_init__(self) -> None:
         if not self.decode:
@@ -56,11 +62,20 @@ class ClusterSpec:
                 raise SimulationError(f"cluster: a worker names engine {worker.engine}")
             if not 0 <= worker.costs < len(self.costs):
                 raise SimulationError(f"cluster: a worker names cost table {worker.costs}")
+        check_events(self.events, len(self.workers))
 
     @property
     def workers(self) -> tuple[Worker, ...]:
         """All workers by number."""
         return (*self.prefill, *self.decode)
+
+
+def check_events(events: Iterable[ClusterEvent], workers: int) -> None:
+    """SimulationError for the first event that a cluster of so many workers cannot have."""
+    for event in events:
+        problem = event.problem(workers)
+        if problem:
+            raise SimulationError(f"cluster: event {event.kind.value!r} {problem}")
 
 
 def uniform_cluster(
@@ -92,6 +107,8 @@ class SimOptions:
     """Standard deviation of the logarithm of a request's error factor on predicted times."""
     cost_bias: float = 1.0
     """Median of that factor."""
+    migration_limit: int = 0
+    """How often a stream may go on elsewhere when its decode worker fails (failures.py)."""
     until_s: float = math.inf
     """End of the run; what has not ended by then is unfinished."""
     gaps: bool = True
@@ -113,6 +130,8 @@ class SimOptions:
             raise SimulationError("local_chunk_tokens must be at least 0")
         if self.in_flight_steps < 1:
             raise SimulationError("in_flight_steps must be at least 1")
+        if self.migration_limit < 0:
+            raise SimulationError("migration_limit must be at least 0")
 
 
 class Status(int, Enum):
@@ -120,8 +139,9 @@ class Status(int, Enum):
 
     SERVED = 1
     REJECTED = 2
-    """It could not fit its workers even alone."""
+    """It could not fit its workers even alone, or there was no decode worker."""
     FAILED = 3
+    """A worker failed under it, and it could not go on elsewhere."""
     UNFINISHED = 4
     """Arrived before the end of the run, not ended by then."""
     NEVER_ISSUED = 5

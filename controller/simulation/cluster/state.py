@@ -82,6 +82,10 @@ REQUEST = np.dtype(
         ("fly_prev", "i4"),
         ("sample_s", "f8"),  # TTFT as the router saw it
         ("sample_next", "i4"),
+        ("sampled", "i4"),  # prefill worker in whose window that is, -1
+        ("tries", "i4"),  # prefill workers that this leg has lost
+        ("migrations", "i4"),
+        ("reloaded", "i4"),  # a decode leg that lost its KV was tried once more
         # What it left on the prefill worker until the pull is over or the lease ends.
         ("release_s", "f8"),
         ("pin_next", "i4"),
@@ -114,6 +118,9 @@ WORKER = np.dtype(
         ("prefill_first", "i4"),
         ("reserve_prompt", "i4"),
         ("in_flight_tokens", "i8"),  # bound of the router
+        ("switching", "i4"),  # drains in order to start on the other side
+        ("cold_start_s", "f8"),
+        ("lease_s", "f8"),
         # The steps it is in: step j = 1..n takes first + slope*(j-1).
         ("busy", "i4"),
         ("ready", "i4"),
@@ -159,6 +166,8 @@ WORKER = np.dtype(
         ("pull_tail", "i4"),
         ("pin_head", "i4"),
         ("pin_tail", "i4"),
+        ("orphan_head", "i4"),
+        ("orphan_tail", "i4"),
         ("preempting", "i4"),  # the running composition has preempted
         ("recheck", "i4"),  # who waits may fit once cached blocks of its prompt are evicted
         # Blocks.
@@ -238,6 +247,20 @@ STINT = np.dtype(
 )
 
 
+ORPHAN = np.dtype(
+    [
+        ("release_s", "f8"),  # end of the lease
+        ("refs", "i4"),
+        ("blocks", "i4"),
+        ("registered", "i4"),
+        ("next", "i4"),
+    ],
+    align=True,
+)
+
+EVENT = np.dtype([("at", "i8"), ("worker", "i4"), ("kind", "i4")], align=True)
+
+
 class State(Bundle):
     """Everything that changes in a run, and the tables it reads."""
 
@@ -249,6 +272,8 @@ class State(Bundle):
             "ref": (REFERENCE, 1),  # grows
             "log": (STEPS, 1),  # grows
             "stint": (STINT, 1),  # grows
+            "orphan": (ORPHAN, 1),  # grows
+            "event": (EVENT, 1),  # (events,) cluster events to come, in order
             "ctl": (np.int64, 1),  # scalars, places below
             "par": (np.float64, 1),  # parameters, places below
             "mem": (np.int64, 1),  # heaps of ends and residue counts of all workers
@@ -263,7 +288,7 @@ class State(Bundle):
             "seen": (np.int64, 2),  # (SEEN, workers) what it knows of workers
             "pool": (np.int32, 2),  # (2, workers) live prefill workers, live decode workers
             "scratch": (np.int64, 1),
-            "estimate": (np.float64, 2),  # (4, prefill workers)
+            "estimate": (np.float64, 2),  # (4, workers)
             "bound": (np.int32, 1),  # (sessions,) decode worker
             "live": (np.int32, 1),  # (segments,) holdings of each segment
             "path_start": (np.int64, 1),  # (n + 1,) of the first round of a stream
@@ -298,7 +323,7 @@ REF_FREE = 7
 REFS_LEFT = 8
 LOG_USED = 9
 STINT_USED = 10
-PREFILL_POOL = 11
+PREFILL_POOL = 11  # live workers of each side, by role
 DECODE_POOL = 12
 SHARED_SEGMENTS = 14
 BLOCK_TOKENS = 15
@@ -319,7 +344,12 @@ EVENTS_DONE = 32
 BINDINGS = 33
 BATCHES = 34  # rows of `line` a table
 LOCAL_CHUNK = 35  # cap on the chunks of local prefills, 0 = none
-CTL = 40
+EVENT_AT = 40  # key of the next cluster event, NEVER
+NEXT_EVENT = 41
+MIGRATION_LIMIT = 42
+ORPHAN_FREE = 43
+ORPHANS_LEFT = 44
+CTL = 64
 
 # Places in `par`.
 TTFT_LIMIT_S = 0
@@ -348,11 +378,11 @@ SEEN = 6
 # Request.status.
 PENDING, SERVED_, REJECTED_, FAILED_, UNFINISHED_, NEVER_ISSUED_ = range(6)
 # Request.leg.
-AT_ROUTER, PREFILL_LEG, DECODE_LEG, LOCAL_LEG, ENDED = range(5)
+AT_ROUTER, PREFILL_LEG, DECODE_LEG, LOCAL_LEG, ENDED, ADRIFT = range(6)
 # Worker.role and Worker.life.
 PREFILLS, DECODES = 0, 1
-LIVE, DEAD = range(2)
+LIVE, DRAINING, STARTING, DEAD = range(4)
 # Request.place.
 REMOTE, LOCAL = 0, 1
 # What `run` returns.
-DONE, PAUSED, NEED_HOLDINGS, NEED_REFERENCES, NEED_LOG, NEED_STINTS = range(6)
+DONE, PAUSED, NEED_HOLDINGS, NEED_REFERENCES, NEED_LOG, NEED_STINTS, NEED_ORPHANS = range(7)

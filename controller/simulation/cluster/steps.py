@@ -35,12 +35,12 @@ def end_steps(s: State, w: int) -> None:
     worker.busy_s += now_s - worker.start_s
     worker.busy = 0
     if worker.in_batch > 0:
-        _advance_decodes(s, w)
+        advance_decodes(s, w)
     if worker.partial and worker.in_batch > 0:
         hold_back(s, w)
         count_spares(s, w)
     if worker.in_batch > 0:
-        _first_tokens(s, w)
+        first_tokens(s, w)
         _finish_decodes(s, w, now_s)
     if worker.chunk > 0:
         _advance_prefills(s, w, now_s)
@@ -50,7 +50,7 @@ def end_steps(s: State, w: int) -> None:
 
 
 @kernel
-def _advance_decodes(s: State, w: int) -> None:
+def advance_decodes(s: State, w: int) -> None:
     worker = s.wrk[w]
     n = worker.n
     grow_to(s, w, n)
@@ -81,7 +81,7 @@ def _log(s: State, w: int) -> None:
 
 
 @kernel
-def _first_tokens(s: State, w: int) -> None:
+def first_tokens(s: State, w: int) -> None:
     """Decode legs that took part for the first time: their prompt is complete with that step."""
     worker = s.wrk[w]
     r = worker.fresh_head

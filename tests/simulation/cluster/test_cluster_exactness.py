@@ -7,11 +7,11 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from cluster_kit import clusters, options, workloads
+from cluster_kit import blocks_in_use, clusters, options, workloads
 from cluster_reference import Reference
 from hypothesis import HealthCheck, Phase, given, settings
 
-from controller.simulation.cluster.simulate import simulate
+from controller.simulation.cluster.simulate import Simulation, simulate
 from controller.simulation.cluster.spec import Status
 
 # The first one compiles the kernels: a minute of processor time.
@@ -23,7 +23,10 @@ TOLERANCE_S = 1e-6
 def assert_same(workload, cluster, chosen):
     expected = Reference(workload, cluster, chosen)
     served = expected.run()
-    result = simulate(workload, cluster, chosen)
+    run = Simulation(workload, cluster, chosen)
+    assert not run.advance()
+    result = run.result()
+    assert not any(blocks_in_use(run.state))
     for r, want in enumerate(served):
         got = Status(int(result.status[r])).name.lower()
         assert got == ("never_issued" if want.status == "pending" else want.status), r
@@ -40,10 +43,8 @@ def assert_same(workload, cluster, chosen):
             got_s = [result.gap_p99_s[r], result.gap_max_s[r]]
             want_s = [np.percentile(gaps_s, 99), gaps_s.max()]
             assert np.allclose(got_s, want_s, rtol=0, atol=TOLERANCE_S), (r, got_s, want_s)
-    preempted = [w.engine.load().preemptions_total for w in expected.workers]
-    assert list(result.counters["preemptions"]) == preempted
-    hits = [w.engine.load().prefix_hit_tokens_total for w in expected.workers]
-    assert list(result.counters["hit_tokens"]) == hits
+    for name in ("preemptions", "hit_tokens"):
+        assert list(result.counters[name]) == [w.total(name) for w in expected.workers]
     return expected, result
 
 
@@ -56,6 +57,18 @@ def assert_same(workload, cluster, chosen):
 )
 @given(workload=workloads(), cluster=clusters(), chosen=options())
 def test_every_request_is_served_at_the_same_time_as_step_by_step(workload, cluster, chosen):
+    assert_same(workload, cluster, chosen)
+
+
+@settings(
+    max_examples=300,
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(workload=workloads(), cluster=clusters(unsteady=True), chosen=options())
+def test_the_same_while_workers_fail_join_drain_and_change_sides(workload, cluster, chosen):
     assert_same(workload, cluster, chosen)
 
 
