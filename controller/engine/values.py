@@ -91,6 +91,9 @@ class EngineRequest:
     until they are released or the lease ends."""
     pull_kv: bool = False
     """Decode leg of a hand-over: the prompt's KV comes from elsewhere, see `Pull`."""
+    history_tokens: int = 0
+    """Leading prompt tokens whose KV is read from elsewhere before the rest is computed (AMPD's
+    history read): a `Pull` of what the prefix cache lacks of them."""
     priority: int = 0
     """Reserved. Lower is served first (vLLM's sense), FCFS within; it never preempts."""
     chunks: tuple[int, ...] = ()
@@ -103,7 +106,7 @@ class Pull:
     """A KV transfer into this engine that the driver has to perform and report back."""
 
     request_id: str
-    """The decode leg it is for."""
+    """The decode leg it is for, or the prefill that reads its history."""
     skip_blocks: int
     """Leading prompt blocks that the local prefix cache holds already."""
     blocks: int

@@ -41,6 +41,7 @@ give every gap exactly, afterwards (gaps.py).
 """
 
 from controller.simulation.cluster.events import ClusterEvent, EventKind
+from controller.simulation.cluster.observe import Observation
 from controller.simulation.cluster.result import SimResult
 from controller.simulation.cluster.simulate import Simulation, simulate
 from controller.simulation.cluster.spec import (
@@ -56,6 +57,7 @@ __all__ = [
     "ClusterEvent",
     "ClusterSpec",
     "EventKind",
+    "Observation",
     "SimOptions",
     "SimResult",
     "Simulation",

@@ -23,14 +23,17 @@ from controller.simulation.cluster.placement import PLACEMENTS, READ_WINDOWS
 from controller.simulation.cluster.prefixes import Segments, segments
 from controller.simulation.cluster.spec import (
     BINDINGS,
+    TRANSFERS,
     ClusterSpec,
     SimOptions,
     SimulationError,
 )
 from controller.simulation.workloads.workload import Workload
+from controller.types import RoutingParams
 
 _FIRST_POOL = 1 << 14
 _FIRST_LOG = 1 << 16
+_FIRST_NEWS = 64
 
 
 def build(workload: Workload, cluster: ClusterSpec, options: SimOptions) -> at.State:
@@ -50,6 +53,7 @@ def build(workload: Workload, cluster: ClusterSpec, options: SimOptions) -> at.S
         stint=records(at.STINT, 0),
         orphan=records(at.ORPHAN, 0),
         event=records(at.EVENT, 0),
+        news=records(at.NEWS, workers * _FIRST_NEWS),
         ctl=_scalars(workload, cluster, options, cut),
         par=_parameters(options),
         mem=mem,
@@ -79,6 +83,7 @@ def build(workload: Workload, cluster: ClusterSpec, options: SimOptions) -> at.S
     s.put("stint", records(at.STINT, _FIRST_POOL + 2 * margin(s)))
     s.ctl[at.BATCHES] = batches
     _empty_caches(s)
+    set_params(s, options.params)
     add_events(s, cluster.events)
     return s
 
@@ -135,6 +140,18 @@ def grow_orphans(s: at.State, count: int) -> None:
     s.ctl[at.ORPHAN_FREE] = _chain(pool, len(s.orphan), int(s.ctl[at.ORPHAN_FREE]))
     s.ctl[at.ORPHANS_LEFT] += count
     s.put("orphan", pool)
+
+
+def grow_news(s: at.State) -> None:
+    """Twice the room for reports under way; each ring begins anew at its first one."""
+    room, workers = int(s.ctl[at.NEWS_ROOM]), len(s.wrk)
+    old = s.news.reshape(workers, room)
+    turned = (s.wrk["news_first"][:, None] + np.arange(room)) % room
+    news = records(at.NEWS, 2 * room * workers).reshape(workers, 2 * room)
+    news[:, :room] = np.take_along_axis(old, turned, axis=1)
+    s.wrk["news_first"] = 0
+    s.put("news", news.reshape(-1))
+    s.ctl[at.NEWS_ROOM], s.ctl[at.NEWS_FULL] = 2 * room, 0
 
 
 def grow_log(s: at.State) -> None:
@@ -251,6 +268,8 @@ def _scalars(workload: Workload, cluster: ClusterSpec, options: SimOptions, cut:
     ctl[at.PREFILL_POOL] = sum(worker.present for worker in cluster.prefill)
     ctl[at.DECODE_POOL] = sum(worker.present for worker in cluster.decode)
     ctl[at.MIGRATION_LIMIT] = options.migration_limit
+    ctl[at.DELAY], ctl[at.NEWS_ROOM] = instant(options.report_delay_s), _FIRST_NEWS
+    ctl[at.HISTORY_READ] = TRANSFERS[options.transfer]
     ctl[at.SHARED_SEGMENTS] = cut.shared
     ctl[at.BLOCK_TOKENS] = workload.block_tokens
     ctl[at.PLACEMENT] = rule
@@ -267,10 +286,13 @@ def _parameters(options: SimOptions) -> Any:
     par = np.zeros(at.PAR)
     par[at.TTFT_LIMIT_S] = options.slo.ttft_ms / 1e3
     par[at.ITL_LIMIT_S] = options.slo.itl_ms / 1e3
-    par[at.ALPHA], par[at.BETA] = options.params.alpha, options.params.beta
-    par[at.WINDOW_S] = options.params.window_s
     par[at.REPORT_DELAY_S] = options.report_delay_s
     return par
+
+
+def set_params(s: at.State, params: RoutingParams) -> None:
+    """The router's parameters from now on."""
+    s.par[at.ALPHA], s.par[at.BETA], s.par[at.WINDOW_S] = params.alpha, params.beta, params.window_s
 
 
 def _pools(cluster: ClusterSpec) -> Any:

@@ -16,14 +16,16 @@ A **decode worker** takes with it:
   otherwise the request has failed;
 - the binding of its sessions, and with its cache their history (wipe.py).
 Prefills under way for it are not lost: they find another decode worker when they end, as behind a
-broker. What had been prefilled for it stays pinned: nobody renews the lease any more, and nobody
-can tell the prefill worker, so the blocks come free when the lease ends (handover.md, rule 2).
+broker. Only one that still has to read its history from there has failed, and is placed again.
+What had been prefilled for it stays pinned: nobody renews the lease any more, and nobody can tell
+the prefill worker, so the blocks come free when the lease ends (handover.md, rule 2).
 """
 
 from __future__ import annotations
 
 from controller.simulation.cluster.admit import wake
 from controller.simulation.cluster.blocks import give_private, release
+from controller.simulation.cluster.books import land
 from controller.simulation.cluster.clock import key, steps_until
 from controller.simulation.cluster.compiled import kernel
 from controller.simulation.cluster.decodes import grow_to, leave_decodes
@@ -37,7 +39,7 @@ from controller.simulation.cluster.drain import (
 from controller.simulation.cluster.explicit import close_stint
 from controller.simulation.cluster.links import orphan, settle_pins
 from controller.simulation.cluster.lists import remove_pin, remove_pulling, remove_waiting
-from controller.simulation.cluster.router import end
+from controller.simulation.cluster.router import end, pump
 from controller.simulation.cluster.state import (
     CLOCK,
     DECODES,
@@ -167,8 +169,36 @@ def _unbind_prefills(s: State, d: int, p: int) -> None:
         r = s.req[r].next
     r = s.wrk[p].fly_head
     while r >= 0:
-        _unbind(s, d, r)
-        r = s.req[r].fly_next
+        after = s.req[r].fly_next
+        if s.req[r].decode_worker == d and _reads_on(s, r):
+            _lose_read(s, p, r)
+        else:
+            _unbind(s, d, r)
+        r = after
+    pump(s, p, s.ctl[CLOCK] * 1e-9)
+
+
+@kernel
+def _reads_on(s: State, r: int) -> bool:
+    """Whether a prefill that was sent still needs history from its decode worker.
+
+    That is known once it is admitted; before, what its prefix cache may hold does not count.
+    """
+    q = s.req[r]
+    return bool(q.reads > 0 and (q.pulled_s < 0.0 or key(q.pulled_s) >= s.ctl[CLOCK]))
+
+
+@kernel
+def _lose_read(s: State, p: int, r: int) -> None:
+    """A prefill cannot read its history: it has failed, as if its worker had."""
+    q = s.req[r]
+    if q.pulled_s < 0.0:
+        remove_waiting(s.req, s.wrk[p], r)
+    else:
+        _stop_pull(s, p, r)
+    land(s, p, r, s.ctl[CLOCK] * 1e-9)
+    place_anew(s, r)
+    wake(s, p, s.ctl[CLOCK] * 1e-9)
 
 
 @kernel

@@ -29,6 +29,7 @@ from controller.simulation.cluster.heaps import schedule
 from controller.simulation.cluster.lists import (
     append_fresh,
     append_pin,
+    append_prefill,
     append_pulling,
     append_running,
     remove_pin,
@@ -41,6 +42,7 @@ from controller.simulation.cluster.state import (
     DRAINING,
     ORPHAN_FREE,
     ORPHANS_LEFT,
+    PREFILL_LEG,
     State,
 )
 
@@ -75,6 +77,24 @@ def start_pull(s: State, w: int, r: int, tokens: int, now_s: float) -> None:
     expect_release(s, source, key(q.release_s))
     if s.wrk[source].life == DRAINING and not s.wrk[source].busy:
         schedule(s, source, s.ctl[CLOCK])  # it may have waited for nothing else
+
+
+@kernel
+def start_read(s: State, w: int, r: int, tokens: int, now_s: float) -> None:
+    """Prefill r, admitted on worker w, reads history from the decode worker that it is for.
+
+    Nothing is pinned there: what lay there when the prefill was sent is taken to stay so long.
+    """
+    q = s.req[r]
+    q.read_tokens = tokens
+    q.pulled_s = transfer_end_s(s, q.decode_worker, w, tokens, now_s)
+    append_pulling(s.req, s.wrk[w], r)
+
+
+@kernel
+def _arrived(q: Any) -> int:
+    """Tokens of the prompt that are there when a pull or a read has ended."""
+    return int(q.reads if q.leg == PREFILL_LEG else q.ask - 1)
 
 
 @kernel
@@ -192,7 +212,7 @@ def settle_pulled(s: State, w: int, instant: int) -> None:
     """Let the prefix cache know what has arrived until `instant`."""
     r = s.wrk[w].pull_head
     while r >= 0 and key(s.req[r].pulled_s) <= instant:
-        register(s, w, r, (s.req[r].ask - 1) // s.wrk[w].block_size)
+        register(s, w, r, _arrived(s.req[r]) // s.wrk[w].block_size)
         r = s.req[r].next
 
 
@@ -200,16 +220,24 @@ def settle_pulled(s: State, w: int, instant: int) -> None:
 def join_pulled(s: State, w: int, instant: int) -> None:
     """Those whose KV has arrived until `instant` decode from the next step on.
 
-    One prompt token is left to compute, which counts as a decode.
+    One prompt token is left to compute, which counts as a decode. Whose history has arrived goes
+    on as a prefill.
     """
     worker = s.wrk[w]
     while worker.pull_head >= 0 and key(s.req[worker.pull_head].pulled_s) <= instant:
         r = worker.pull_head
         q = s.req[r]
         remove_pulling(s.req, worker, r)
-        q.pull_pending = 0
-        q.computed = q.ask - 1
+        q.computed = _arrived(q)
         register(s, w, r, q.computed // worker.block_size)
         append_running(s.req, worker, r)
-        start_decoding(s, w, r)
-        append_fresh(s.req, worker, r)
+        if q.leg == PREFILL_LEG:
+            q.reads = q.chunk = q.chunks_done = 0
+            q.pulled_s = -1.0
+            if q.started_s < 0.0:
+                q.started_s = instant * 1e-9
+            append_prefill(s.req, worker, r)
+        else:
+            q.pull_pending = 0
+            start_decoding(s, w, r)
+            append_fresh(s.req, worker, r)

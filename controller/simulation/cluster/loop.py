@@ -30,9 +30,11 @@ from controller.simulation.cluster.state import (
     LOG_USED,
     NEED_HOLDINGS,
     NEED_LOG,
+    NEED_NEWS,
     NEED_ORPHANS,
     NEED_REFERENCES,
     NEED_STINTS,
+    NEWS_FULL,
     NEXT_OWN,
     OPEN,
     ORPHANS_LEFT,
@@ -85,9 +87,15 @@ def _lack(s: State, margin: int) -> int:
         return NEED_LOG
     if s.ctl[STINT_USED] + margin > s.stint.size:
         return NEED_STINTS
+    return _lack_of_events(s)
+
+
+@kernel
+def _lack_of_events(s: State) -> int:
+    """The same for pools that only failures or delayed reports need."""
     if s.ctl[EVENT_AT] != NEVER and s.ctl[ORPHANS_LEFT] < s.ctl[OPEN]:
         return NEED_ORPHANS
-    return DONE
+    return NEED_NEWS if s.ctl[NEWS_FULL] else DONE
 
 
 @kernel

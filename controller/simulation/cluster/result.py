@@ -56,6 +56,8 @@ class SimResult:
     """Prompt tokens found in the prefix cache where the prefill ran."""
     pulled_tokens: IntArray
     """Prompt tokens whose KV was transferred."""
+    read_tokens: IntArray
+    """History tokens whose KV the prefill worker read from the decode worker."""
     migrations: IntArray
     """How often the stream went on elsewhere; times and workers above are those of its last leg."""
     counters: dict[str, IntArray] = field(default_factory=dict)
@@ -140,6 +142,7 @@ def collect(
         decode_worker=req["decode_worker"].astype(np.int64),
         hit_tokens=req["hit_tokens"].astype(np.int64),
         pulled_tokens=np.where(req["pulled_s"] >= 0, req["pulled_tokens"], 0).astype(np.int64),
+        read_tokens=req["read_tokens"].astype(np.int64),
         migrations=req["migrations"].astype(np.int64),
         counters={name: s.wrk[name].astype(np.int64) for name in _COUNTERS},
         busy_s=s.wrk["busy_s"].copy(),

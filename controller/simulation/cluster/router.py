@@ -23,6 +23,7 @@ from controller.simulation.cluster.heaps import push_later
 from controller.simulation.cluster.links import orphan
 from controller.simulation.cluster.ordering import next_in_queue
 from controller.simulation.cluster.placement import place
+from controller.simulation.cluster.report import hear
 from controller.simulation.cluster.state import (
     ADRIFT,
     AT_ROUTER,
@@ -37,6 +38,7 @@ from controller.simulation.cluster.state import (
     FAILED_,
     FLY_TOKENS,
     FLYING,
+    HISTORY_READ,
     LIVE,
     LOCAL,
     LOCAL_CHUNK,
@@ -82,6 +84,7 @@ def dispatch(s: State, r: int, now_s: float) -> None:
     if too_large(s, q.decode_worker, r):
         refuse(s, r, now_s)
         return
+    hear(s, q.decode_worker)
     if q.tries < PLACEMENTS:
         w, history, cached = place(s, r, now_s)
     else:
@@ -97,6 +100,8 @@ def dispatch(s: State, r: int, now_s: float) -> None:
         return
     _hold(s, r)
     q.place, q.prefill_worker = REMOTE, w
+    if s.ctl[HISTORY_READ]:
+        cached = max(cached, history)
     q.uncached = q.ask - min(cached, q.ask - 1)
     q.predicted_s = prefill_time_s(s, w, r, cached)
     queue_up(s, w, r)
@@ -128,6 +133,7 @@ def bind(s: State, r: int) -> bool:
             s.ctl[BINDINGS] += 1
             context = s.scratch[:count]
             for i in range(count):
+                hear(s, s.pool[1, i])
                 context[i] = s.seen[BOOKED, s.pool[1, i]] + s.seen[MADE, s.pool[1, i]]
             chosen = least_context(context, draw)
         w = s.pool[1, chosen]
@@ -154,7 +160,7 @@ def _send_local(s: State, r: int, history: int, now_s: float) -> None:
     q.uncached = q.ask - history
     q.sent_s = now_s
     s.books[LOCAL_UNTIL_S, w] = max(s.books[LOCAL_UNTIL_S, w], now_s) + q.predicted_s
-    q.pull_pending = 0
+    q.pull_pending = q.reads = 0
     q.chunk_cap = s.ctl[LOCAL_CHUNK]
     add_request(s, w, r, LOCAL_LEG, q.output - (q.ask - q.prompt), now_s)
 
@@ -170,8 +176,11 @@ def pump(s: State, w: int, now_s: float) -> None:
             return
         leave_queue(s, w, r)
         fly(s, w, r, now_s)
-        s.req[r].sent_s = now_s
-        s.req[r].pull_pending = 0
+        q = s.req[r]
+        q.sent_s = now_s
+        q.pull_pending = q.reads = 0
+        if s.ctl[HISTORY_READ] and q.decode_worker >= 0:
+            q.reads = history_tokens(s, q.decode_worker, r, now_s)
         add_request(s, w, r, PREFILL_LEG, 1, now_s)
 
 

@@ -8,7 +8,7 @@ Owns: the values and their checks. Does not own: workloads (../workloads), engin
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -22,6 +22,15 @@ from controller.types import RoutingParams, Slo
 
 BINDINGS = {"least_context": 0, "round_robin": 1}
 """How a session without a decode worker gets one."""
+
+
+TRANSFERS = {"recompute": 0, "history_read": 1}
+"""What a prefill worker does about history that only the decode worker holds.
+
+`recompute`: computes it, as stock vLLM does: a remote prefill there has no handle for KV that
+lies on a decode worker, only its own prefix cache. `history_read` (AMPD): reads it over the link
+before it computes the increment. Back goes, in both, what the decode worker's prefix cache lacks.
+"""
 
 
 class SimulationError(UserError):
@@ -70,6 +79,13 @@ class ClusterSpec:
         return (*self.prefill, *self.decode)
 
 
+def code(name: str, value: str, known: Mapping[str, int]) -> int:
+    """The number of a named rule; SimulationError if there is none of that name."""
+    if value not in known:
+        raise SimulationError(f"{name} is {value!r}; known: {', '.join(known)}")
+    return known[value]
+
+
 def check_events(events: Iterable[ClusterEvent], workers: int) -> None:
     """SimulationError for the first event that a cluster of so many workers cannot have."""
     for event in events:
@@ -94,6 +110,8 @@ class SimOptions:
     binding: str = "least_context"
     slo: Slo = field(default_factory=lambda: Slo(ttft_ms=1500.0, itl_ms=60.0))
     params: RoutingParams = field(default_factory=RoutingParams)
+    transfer: str = "recompute"
+    """One of TRANSFERS."""
     in_flight_steps: int = 2
     """Full steps that the router keeps in flight at a prefill worker (routing/inflight.py)."""
     local_chunk_tokens: int = 0
@@ -101,8 +119,10 @@ class SimOptions:
     seed: int = 0
     """Of the rules' own random numbers and of the cost error."""
     report_delay_s: float = 0.0
-    """Age of the step times in a decode worker's windowed ITL. Batch and context are those of its
-    last report, made when its batch changed; prefix hits are exact."""
+    """Age of what the router knows of decode workers: the step times in their windowed ITL, and
+    their batch and context, reported when the batch changes (report.py). Not delayed: the router's
+    own books (queues, prefills in flight, windowed TTFT, who is bound where), and prefix hits,
+    which it looks up where the cache is."""
     cost_error: float = 0.0
     """Standard deviation of the logarithm of a request's error factor on predicted times."""
     cost_bias: float = 1.0
@@ -119,9 +139,9 @@ class SimOptions:
             ("placement", self.placement, PLACEMENTS),
             ("ordering", self.ordering, ORDERINGS),
             ("binding", self.binding, BINDINGS),
+            ("transfer", self.transfer, TRANSFERS),
         ):
-            if value not in known:
-                raise SimulationError(f"{name} is {value!r}; known: {', '.join(known)}")
+            code(name, value, known)
         if self.report_delay_s < 0 or self.cost_error < 0 or self.cost_bias <= 0:
             raise SimulationError(
                 "report_delay_s and cost_error must be at least 0, cost_bias above 0"

@@ -56,6 +56,8 @@ REQUEST = np.dtype(
         ("target", "i4"),  # ask + generated when it was last admitted
         ("computed", "i4"),  # while it does not decode
         ("chunk", "i4"),  # prompt tokens in the running step
+        ("reads", "i4"),  # history that its prefill leg has still to read
+        ("read_tokens", "i4"),  # history KV that was moved to the prefill worker
         ("chunk_cap", "i4"),  # most prompt tokens in a step of a local prefill, 0 = no cap
         ("chunks_done", "i4"),  # since its last admission
         ("plan", "i8"),  # chunk schedule of a local prefill, see chunks.py
@@ -143,6 +145,8 @@ WORKER = np.dtype(
         ("context", "i8"),  # KV tokens the decodes hold
         ("made", "i8"),  # tokens the decodes have generated
         ("changed", "i4"),  # decodes came or went since the last report
+        ("news", "i4"),  # reports under way
+        ("news_first", "i4"),
         ("running", "i4"),
         ("run_head", "i4"),
         ("run_tail", "i4"),
@@ -258,6 +262,8 @@ ORPHAN = np.dtype(
     align=True,
 )
 
+NEWS = np.dtype([("at", "i8"), ("made", "i8"), ("batch", "i8"), ("context", "i8")], align=True)
+
 EVENT = np.dtype([("at", "i8"), ("worker", "i4"), ("kind", "i4")], align=True)
 
 
@@ -274,6 +280,7 @@ class State(Bundle):
             "stint": (STINT, 1),  # grows
             "orphan": (ORPHAN, 1),  # grows
             "event": (EVENT, 1),  # (events,) cluster events to come, in order
+            "news": (NEWS, 1),  # (workers * room,) reports under way, a ring a worker
             "ctl": (np.int64, 1),  # scalars, places below
             "par": (np.float64, 1),  # parameters, places below
             "mem": (np.int64, 1),  # heaps of ends and residue counts of all workers
@@ -349,6 +356,10 @@ NEXT_EVENT = 41
 MIGRATION_LIMIT = 42
 ORPHAN_FREE = 43
 ORPHANS_LEFT = 44
+HISTORY_READ = 45  # prefill workers read what the decode worker holds
+DELAY = 46  # nanoseconds until a report is heard
+NEWS_ROOM = 47  # reports that can be under way from a worker
+NEWS_FULL = 48
 CTL = 64
 
 # Places in `par`.
@@ -385,4 +396,6 @@ LIVE, DRAINING, STARTING, DEAD = range(4)
 # Request.place.
 REMOTE, LOCAL = 0, 1
 # What `run` returns.
-DONE, PAUSED, NEED_HOLDINGS, NEED_REFERENCES, NEED_LOG, NEED_STINTS, NEED_ORPHANS = range(7)
+DONE, PAUSED, NEED_HOLDINGS, NEED_REFERENCES, NEED_LOG, NEED_STINTS, NEED_ORPHANS, NEED_NEWS = (
+    range(8)
+)

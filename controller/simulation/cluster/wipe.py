@@ -93,6 +93,7 @@ def _clear_sums(worker: Any) -> None:
     worker.busy = worker.in_batch = worker.partial = 0
     worker.chunk = 0
     worker.context = worker.made = 0
+    worker.news = 0
     worker.spare = worker.changed = worker.preempting = worker.recheck = 0
     worker.bound = 0
     worker.egress_s = worker.ingress_s = 0.0

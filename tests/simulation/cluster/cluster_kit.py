@@ -142,9 +142,19 @@ def options(draw: st.DrawFn) -> SimOptions:
         params=RoutingParams(window_s=draw(st.sampled_from([0.05, 10.0]))),
         local_chunk_tokens=draw(st.sampled_from([0, 0, 3])),
         in_flight_steps=draw(st.integers(1, 2)),
+        report_delay_s=draw(st.sampled_from([0.0, 0.0, 0.005, 0.1])),
+        transfer=draw(st.sampled_from(["recompute", "history_read"])),
         migration_limit=draw(st.sampled_from([0, 1, 3])),
         seed=draw(st.integers(0, 1000)),
     )
+
+
+@st.composite
+def schedules(draw: st.DrawFn) -> dict[int, tuple[int, tuple[int, ...]]]:
+    """Chunk schedules of some rows: (logarithm of the largest size, counts of halving sizes)."""
+    counts = st.lists(st.integers(0, 3), min_size=1, max_size=4).map(tuple)
+    plan = st.tuples(st.integers(3, 5), counts.filter(any))
+    return draw(st.dictionaries(st.integers(0, 29), plan, max_size=8))
 
 
 @entry
