@@ -62,6 +62,20 @@ class DecisionReason(str, Enum):
     """Predicted TTFT is least on the bound decode worker."""
     LEAST_TTFT_REMOTE = "least_ttft_remote"
     """Predicted TTFT is least on a prefill worker."""
+    TOLL_LOCAL = "toll_local"
+    """Toll: the decode worker is where it causes the fewest expected SLO misses."""
+    TOLL_REMOTE = "toll_remote"
+    """Toll: a prefill worker is."""
+    DEFLECTED = "deflected"
+    """Deflection: the decode worker has a safe chunk schedule that is fast enough."""
+    NOT_DEFLECTED = "not_deflected"
+    """Deflection: no decode worker has one, or the prefill worker is faster."""
+    KV_COST = "kv_cost"
+    """Dynamo's KV cost: overlap and active blocks."""
+    BELOW_THRESHOLD = "below_threshold"
+    """Dynamo's conditional disaggregation: the decode worker lacks little of the prompt."""
+    ABOVE_THRESHOLD = "above_threshold"
+    """Dynamo's conditional disaggregation: it lacks too much."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,15 +10,19 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from controller.routing.kernels.estimates import queue_s
+from controller.routing.kernels.lanes import join, leave
 from controller.simulation.cluster.clock import key, steps_s, steps_until
 from controller.simulation.cluster.compiled import kernel
 from controller.simulation.cluster.state import (
     FLY_S,
     FLY_TOKENS,
     FLYING,
+    ORDERING,
     REPORT_DELAY_S,
     SINCE_S,
     WAIT_S,
+    WAIT_TOKENS,
     WINDOW_S,
     State,
 )
@@ -26,33 +30,27 @@ from controller.simulation.cluster.state import (
 
 @kernel
 def queue_up(s: State, w: int, r: int) -> None:
-    """To the end of a prefill worker's queue at the router."""
-    worker, q = s.wrk[w], s.req[r]
-    tail = worker.queue_tail
-    q.prev, q.next = tail, -1
-    if tail >= 0:
-        s.req[tail].next = r
-    else:
-        worker.queue_head = r
-    worker.queue_tail = r
-    worker.queued += 1
+    """Into a prefill worker's queue at the router."""
+    q = s.req[r]
+    q.postponed = 0
+    join(s.req, s.wrk[w], r, s.ctl[ORDERING])
     s.books[WAIT_S, w] += q.predicted_s
+    s.seen[WAIT_TOKENS, w] += q.uncached
 
 
 @kernel
 def leave_queue(s: State, w: int, r: int) -> None:
-    worker = s.wrk[w]
-    before, after = s.req[r].prev, s.req[r].next
-    if before >= 0:
-        s.req[before].next = after
-    else:
-        worker.queue_head = after
-    if after >= 0:
-        s.req[after].prev = before
-    else:
-        worker.queue_tail = before
-    worker.queued -= 1
-    s.books[WAIT_S, w] = s.books[WAIT_S, w] - s.req[r].predicted_s if worker.queued else 0.0
+    """Out of it, without being sent."""
+    leave(s.req, s.wrk[w], r)
+    waited(s, w, r)
+
+
+@kernel
+def waited(s: State, w: int, r: int) -> None:
+    """The books of what waits, less this one."""
+    waiting = s.wrk[w].queued + s.wrk[w].lates
+    s.books[WAIT_S, w] = s.books[WAIT_S, w] - s.req[r].predicted_s if waiting else 0.0
+    s.seen[WAIT_TOKENS, w] -= s.req[r].uncached
 
 
 @kernel
@@ -89,6 +87,12 @@ def land(s: State, w: int, r: int, now_s: float) -> None:
     s.seen[FLY_TOKENS, w] -= q.uncached
     s.books[FLY_S, w] = s.books[FLY_S, w] - q.predicted_s if s.seen[FLYING, w] else 0.0
     s.books[SINCE_S, w] = now_s
+
+
+@kernel
+def flying_s(s: State, w: int, now_s: float) -> float:
+    """Predicted time until worker w has worked off what was sent to it."""
+    return queue_s(0.0, s.books[FLY_S, w], s.books[SINCE_S, w], now_s)
 
 
 @kernel
@@ -145,6 +149,8 @@ def ttft_window_s(s: State, w: int, now_s: float) -> float:
         oldest = s.req[worker.fly_head].queued_s
     if worker.queue_head >= 0:
         oldest = min(oldest, s.req[worker.queue_head].queued_s)
+    if worker.late_head >= 0:
+        oldest = min(oldest, s.req[worker.late_head].queued_s)
     return max(0.0, now_s - oldest) if oldest < math.inf else math.nan
 
 

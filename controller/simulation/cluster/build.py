@@ -13,12 +13,13 @@ import numpy as np
 
 from controller.costs.tables import pack
 from controller.routing.inflight import InFlightBound
+from controller.routing.kernels.algorithm_2 import ROOM
+from controller.routing.kernels.orderings import ORDERINGS
 from controller.simulation.cluster import state as at
 from controller.simulation.cluster.blocks import relist
 from controller.simulation.cluster.clock import NEVER, instant
 from controller.simulation.cluster.events import CODES, ClusterEvent
 from controller.simulation.cluster.heaps import WIDTH
-from controller.simulation.cluster.ordering import ORDERINGS
 from controller.simulation.cluster.placement import PLACEMENTS, READ_WINDOWS
 from controller.simulation.cluster.prefixes import Segments, segments
 from controller.simulation.cluster.spec import (
@@ -279,6 +280,8 @@ def _scalars(workload: Workload, cluster: ClusterSpec, options: SimOptions, cut:
     ctl[at.KEEP_LOG] = options.gaps or rule in READ_WINDOWS
     ctl[at.CONTENTION] = cluster.contention
     ctl[at.LOCAL_CHUNK] = options.local_chunk_tokens
+    ctl[at.WINDOW] = options.ordering_window
+    ctl[at.REJECT] = options.reject
     return ctl
 
 
@@ -287,6 +290,8 @@ def _parameters(options: SimOptions) -> Any:
     par[at.TTFT_LIMIT_S] = options.slo.ttft_ms / 1e3
     par[at.ITL_LIMIT_S] = options.slo.itl_ms / 1e3
     par[at.REPORT_DELAY_S] = options.report_delay_s
+    par[at.LATE_SHARE], par[at.MAX_WAIT_S] = options.late_share, options.max_wait_s
+    par[at.COST_CV], par[at.GUARD] = options.expected_error, options.itl_guard
     return par
 
 
@@ -308,7 +313,7 @@ def _scratch_size(workload: Workload, cluster: ClusterSpec) -> int:
     """For pieces of a prompt (prefix.find) and for one number a worker."""
     smallest = min(engine.block_size for engine in cluster.engines)
     longest = int((workload.prompt_tokens + workload.output_tokens).max())
-    return max(3 * (longest // smallest + 2), len(cluster.workers))
+    return max(3 * (longest // smallest + 2), len(cluster.workers), ROOM)
 
 
 def _check_blocks(workload: Workload, cluster: ClusterSpec, cut: Segments) -> None:

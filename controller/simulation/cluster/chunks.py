@@ -16,6 +16,7 @@ from typing import Any
 
 from controller.simulation.cluster.compiled import kernel
 from controller.simulation.cluster.state import LOCAL_LEG
+from controller.types import IntArray
 
 SIZES = 5
 BITS = 11
@@ -29,6 +30,15 @@ def pack_schedule(largest_log2: int, counts: tuple[int, ...]) -> int:
     word = largest_log2 << (BITS * SIZES)
     for i, count in enumerate(counts):
         word |= count << (BITS * i)
+    return word
+
+
+@kernel
+def packed(largest_log2: int, counts: IntArray) -> int:
+    """The same, compiled, for a rule that has just made the schedule."""
+    word = largest_log2 << (BITS * SIZES)
+    for i in range(SIZES):
+        word |= min(counts[i], MOST) << (BITS * i)
     return word
 
 

@@ -22,6 +22,7 @@ from controller.simulation.cluster.state import (
     DRAINING,
     FLYING,
     WAIT_S,
+    WAIT_TOKENS,
     State,
 )
 
@@ -88,14 +89,21 @@ def set_adrift(s: State, r: int) -> None:
 def give_up_queue(s: State, w: int) -> None:
     """What waits at the router for a prefill worker that is going is placed elsewhere."""
     worker = s.wrk[w]
-    r = worker.queue_head
+    _place_all(s, worker.queue_head)
+    _place_all(s, worker.late_head)
+    worker.queue_head = worker.queue_tail = worker.late_head = worker.late_tail = -1
+    worker.queued = worker.lates = 0
+    worker.late_s = worker.credit = 0.0
+    s.books[WAIT_S, w] = 0.0
+    s.seen[WAIT_TOKENS, w] = 0
+
+
+@kernel
+def _place_all(s: State, r: int) -> None:
     while r >= 0:
         after = s.req[r].next
         place_anew(s, r)
         r = after
-    worker.queue_head = worker.queue_tail = -1
-    worker.queued = 0
-    s.books[WAIT_S, w] = 0.0
 
 
 @kernel

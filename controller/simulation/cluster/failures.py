@@ -163,10 +163,8 @@ def _migrate(s: State, r: int) -> None:
 def _unbind_prefills(s: State, d: int, p: int) -> None:
     """Prefills at worker p for decode worker d: another one is found at their end."""
     settle_pins(s, p, s.ctl[CLOCK] - 1)
-    r = s.wrk[p].queue_head
-    while r >= 0:
-        _unbind(s, d, r)
-        r = s.req[r].next
+    _unbind_queue(s, d, s.wrk[p].queue_head)
+    _unbind_queue(s, d, s.wrk[p].late_head)
     r = s.wrk[p].fly_head
     while r >= 0:
         after = s.req[r].fly_next
@@ -199,6 +197,13 @@ def _lose_read(s: State, p: int, r: int) -> None:
     land(s, p, r, s.ctl[CLOCK] * 1e-9)
     place_anew(s, r)
     wake(s, p, s.ctl[CLOCK] * 1e-9)
+
+
+@kernel
+def _unbind_queue(s: State, d: int, r: int) -> None:
+    while r >= 0:
+        _unbind(s, d, r)
+        r = s.req[r].next
 
 
 @kernel

@@ -1,19 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which prefill of a worker's queue at the router is sent next.
+"""The ordering in force, as the compiled rules take it, and what a task's deadline is under it.
 
-Owns: the choice by rule code; the rules themselves are functions of the queue at one instant.
-FIFO is the first; more come beside it with a code of their own.
+Owns: reading the rule's settings off the state. Does not own: the rules: they are
+controller.routing.kernels', the very functions that the live router calls.
 """
 
 from __future__ import annotations
 
+from controller.costs.calls import unpack
+from controller.costs.kernels import step_s, transfer_s
+from controller.routing.kernels.orderings import ALGORITHM_2, Ordering
 from controller.simulation.cluster.compiled import kernel
-from controller.simulation.cluster.state import State
-
-ORDERINGS = {"fifo": 0}
+from controller.simulation.cluster.state import (
+    BATCH,
+    CONTEXT,
+    LATE_SHARE,
+    MAX_WAIT_S,
+    ORDERING,
+    TTFT_LIMIT_S,
+    WINDOW,
+    State,
+)
 
 
 @kernel
-def next_in_queue(s: State, w: int, now_s: float) -> int:
-    """The row to send next; the queue is not empty. `now_s` is for rules that look at deadlines."""
-    return int(s.wrk[w].queue_head)
+def ordering(s: State) -> Ordering:
+    """The rule and its settings."""
+    return Ordering(s.ctl[ORDERING], s.ctl[WINDOW], s.par[LATE_SHARE], s.par[MAX_WAIT_S])
+
+
+@kernel
+def handover_s(s: State, r: int, history: int) -> float:
+    """From the end of a remote prefill to the first token: transfer and one decode step."""
+    q = s.req[r]
+    w = q.decode_worker
+    tables = unpack(s.data, s.bounds[s.wrk[w].table])
+    batch, context = float(s.seen[BATCH, w]), float(s.seen[CONTEXT, w])
+    step = step_s(tables, batch + 1.0, context + q.ask, 0.0, 0.0)
+    return (transfer_s(tables, float(q.ask - history)) + step) * q.error
+
+
+@kernel
+def prefill_due_s(s: State, r: int, history: int, now_s: float) -> float:
+    """Latest end of the prefill. Algorithm 2 as published counts from the enqueue to that end."""
+    if s.ctl[ORDERING] == ALGORITHM_2:
+        return now_s + s.par[TTFT_LIMIT_S]
+    return s.req[r].arrival_s + s.par[TTFT_LIMIT_S] - handover_s(s, r, history)

@@ -7,9 +7,19 @@ the very functions that the live router calls.
 
 from __future__ import annotations
 
+from controller.routing.kernels import dynamo
 from controller.routing.kernels import placement as rules
 from controller.routing.kernels.draws import decision_draw
-from controller.routing.kernels.reasons import ALWAYS_LOCAL, LOCAL, PREFILL_POOL_EMPTY
+from controller.routing.kernels.reasons import (
+    ABOVE_THRESHOLD,
+    ALWAYS_LOCAL,
+    BELOW_THRESHOLD,
+    KV_COST,
+    LOCAL,
+    PREFILL_FAILED,
+    PREFILL_POOL_EMPTY,
+)
+from controller.simulation.cluster.blocks import worker_blocks
 from controller.simulation.cluster.books import itl_window_s, ttft_window_s
 from controller.simulation.cluster.compiled import kernel
 from controller.simulation.cluster.estimates import (
@@ -18,29 +28,39 @@ from controller.simulation.cluster.estimates import (
     first_token_estimates,
     history_tokens,
     local_s,
+    prefill_time_s,
     remote_estimates,
 )
 from controller.simulation.cluster.prefix import hits
+from controller.simulation.cluster.prices import choose_by_deflection, choose_by_toll
 from controller.simulation.cluster.state import (
     ALPHA,
     BETA,
     DECISIONS,
+    FLY_TOKENS,
     ITL_LIMIT_S,
+    LOCAL_CHUNK,
     PLACEMENT,
     PREFILL_POOL,
     SEED,
     TTFT_LIMIT_S,
     TURN,
+    WAIT_TOKENS,
     State,
 )
 
 AMPD, ALWAYS_REMOTE, ALWAYS_LOCAL_, ROUND_ROBIN, LEAST_TTFT = range(5)
+TOLL, DEFLECT, KV_ROUTER, CONDITIONAL = range(5, 9)
 PLACEMENTS = {
     "ampd": AMPD,
     "always_remote": ALWAYS_REMOTE,
     "always_local": ALWAYS_LOCAL_,
     "round_robin": ROUND_ROBIN,
     "least_ttft": LEAST_TTFT,
+    "toll": TOLL,
+    "deflect": DEFLECT,
+    "kv_cost": KV_ROUTER,
+    "conditional": CONDITIONAL,
 }
 """Codes of the rules, by their name in the registry of the live router."""
 
@@ -48,14 +68,18 @@ READ_WINDOWS = frozenset({AMPD})
 
 
 @kernel
-def place(s: State, r: int, now_s: float) -> tuple[int, int, int]:
-    """(prefill worker or -1 for local, history on the decode worker, hits on the former)."""
+def place(s: State, r: int, fresh: bool, now_s: float) -> tuple[int, int, int]:
+    """(prefill worker or -1 for local, history on the decode worker, hits on the former).
+
+    `fresh`: the session was bound just now, so a rule may still change the decode worker.
+    """
     q = s.req[r]
+    q.chunk_cap, q.plan = s.ctl[LOCAL_CHUNK], 0
     rule = s.ctl[PLACEMENT]
     count = s.ctl[PREFILL_POOL]
     if count == 0 or rule == ALWAYS_LOCAL_:
         q.reason = PREFILL_POOL_EMPTY if count == 0 else ALWAYS_LOCAL
-        return LOCAL, history_tokens(s, q.decode_worker, r, now_s), 0
+        return LOCAL, _locally(s, r, now_s), 0
     if rule == ROUND_ROBIN:
         i, q.reason = rules.round_robin(count, s.ctl[TURN])
         s.ctl[TURN] += 1
@@ -63,10 +87,34 @@ def place(s: State, r: int, now_s: float) -> tuple[int, int, int]:
         return int(w), 0, hits(s, w, r, (q.ask - 1) // s.wrk[w].block_size) * s.wrk[w].block_size
     history = history_tokens(s, q.decode_worker, r, now_s)
     remote_estimates(s, r, history, now_s)
-    i = _choose(s, r, rule, history, count, now_s)
+    if rule == TOLL:
+        i, history = choose_by_toll(s, r, history, fresh, now_s)
+    elif rule == DEFLECT:
+        i, history = choose_by_deflection(s, r, history, fresh, now_s)
+    else:
+        i = _choose(s, r, rule, history, count, now_s)
     if i == LOCAL:
+        if rule != TOLL:  # it knows what its chunks take
+            q.predicted_s = prefill_time_s(s, q.decode_worker, r, history)
         return LOCAL, history, 0
     return int(s.pool[0, i]), history, int(s.estimate[CACHED, i])
+
+
+@kernel
+def place_at_last(s: State, r: int, now_s: float) -> int:
+    """Locally, because its prefill workers were lost; returns the history there."""
+    q = s.req[r]
+    q.chunk_cap, q.plan = s.ctl[LOCAL_CHUNK], 0
+    q.reason = PREFILL_FAILED
+    return _locally(s, r, now_s)
+
+
+@kernel
+def _locally(s: State, r: int, now_s: float) -> int:
+    q = s.req[r]
+    history = history_tokens(s, q.decode_worker, r, now_s)
+    q.predicted_s = prefill_time_s(s, q.decode_worker, r, history)
+    return int(history)
 
 
 @kernel
@@ -80,7 +128,29 @@ def _choose(s: State, r: int, rule: int, history: int, count: int, now_s: float)
     if rule == LEAST_TTFT:
         i, q.reason = rules.least_ttft(remote_s, first_token_estimates(s, r, history, now_s))
         return i
+    if rule in (KV_ROUTER, CONDITIONAL):
+        return _as_dynamo(s, r, rule, history, count)
     return _ampd(s, r, history, count, now_s)
+
+
+@kernel
+def _as_dynamo(s: State, r: int, rule: int, history: int, count: int) -> int:
+    """Dynamo's KV router, behind conditional disaggregation if that is the rule."""
+    q = s.req[r]
+    if rule == CONDITIONAL and dynamo.stays_local(
+        float(q.ask), float(history), dynamo.EFF_ISL_THRESHOLD, dynamo.EFF_ISL_RATIO
+    ):
+        q.reason = BELOW_THRESHOLD
+        return LOCAL
+    cost = s.estimate[REMOTE_S, :count]
+    for i in range(count):
+        w = s.pool[0, i]
+        worker = s.wrk[w]
+        hit_blocks = s.estimate[CACHED, i] // worker.block_size
+        active = float(s.seen[FLY_TOKENS, w] + s.seen[WAIT_TOKENS, w]) / worker.block_size
+        cost[i] = dynamo.kv_cost(float(worker_blocks(worker, q.ask)), hit_blocks, active)
+    q.reason = ABOVE_THRESHOLD if rule == CONDITIONAL else KV_COST
+    return dynamo.cheapest(cost, 0.0, 0.0)
 
 
 @kernel

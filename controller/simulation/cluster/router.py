@@ -9,20 +9,30 @@ from __future__ import annotations
 
 from controller.costs.calls import unpack
 from controller.costs.kernels import transfer_s
+from controller.routing.kernels.algorithm_2 import ROOM
 from controller.routing.kernels.binding import least_context
+from controller.routing.kernels.choice import look, send
 from controller.routing.kernels.draws import decision_draw
-from controller.routing.kernels.reasons import NO_DECODE_WORKER, PREFILL_FAILED
+from controller.routing.kernels.reasons import NO_DECODE_WORKER
 from controller.simulation.cluster.admit import add_request
 from controller.simulation.cluster.blocks import worker_blocks
-from controller.simulation.cluster.books import add_sample, fly, land, leave_queue, queue_up
+from controller.simulation.cluster.books import (
+    add_sample,
+    fly,
+    flying_s,
+    land,
+    leave_queue,
+    queue_up,
+    waited,
+)
 from controller.simulation.cluster.clock import key
 from controller.simulation.cluster.compiled import kernel
 from controller.simulation.cluster.drain import unhold
 from controller.simulation.cluster.estimates import history_tokens, prefill_time_s
 from controller.simulation.cluster.heaps import push_later
 from controller.simulation.cluster.links import orphan
-from controller.simulation.cluster.ordering import next_in_queue
-from controller.simulation.cluster.placement import place
+from controller.simulation.cluster.ordering import ordering, prefill_due_s
+from controller.simulation.cluster.placement import place, place_at_last
 from controller.simulation.cluster.report import hear
 from controller.simulation.cluster.state import (
     ADRIFT,
@@ -41,12 +51,12 @@ from controller.simulation.cluster.state import (
     HISTORY_READ,
     LIVE,
     LOCAL,
-    LOCAL_CHUNK,
     LOCAL_LEG,
     LOCAL_UNTIL_S,
     MADE,
     OPEN,
     PREFILL_LEG,
+    REJECT,
     REJECTED_,
     REMOTE,
     SEED,
@@ -77,22 +87,26 @@ def arrive(s: State, r: int) -> None:
 def dispatch(s: State, r: int, now_s: float) -> None:
     """Bind it to a decode worker, place its prefill, send it there."""
     q = s.req[r]
+    known = s.bound[q.session]
     if not bind(s, r):
         q.reason = NO_DECODE_WORKER
         refuse(s, r, now_s)
         return
+    fresh = known != q.decode_worker
     if too_large(s, q.decode_worker, r):
         refuse(s, r, now_s)
         return
-    hear(s, q.decode_worker)
+    _hear_for(s, q.decode_worker, fresh)
     if q.tries < PLACEMENTS:
-        w, history, cached = place(s, r, now_s)
+        w, history, cached = place(s, r, fresh, now_s)
     else:
-        w, history, cached = -1, history_tokens(s, q.decode_worker, r, now_s), 0
-        q.reason = PREFILL_FAILED
+        w, history, cached = -1, place_at_last(s, r, now_s), 0
     q.queued_s = now_s
     q.pulled_tokens = q.ask - history  # expected; the pull knows better
     if w < 0:
+        if fresh and too_large(s, q.decode_worker, r):
+            refuse(s, r, now_s)  # the rule has moved it
+            return
         _send_local(s, r, history, now_s)
         return
     if worker_blocks(s.wrk[w], q.ask) > s.wrk[w].num_blocks:
@@ -104,8 +118,19 @@ def dispatch(s: State, r: int, now_s: float) -> None:
         cached = max(cached, history)
     q.uncached = q.ask - min(cached, q.ask - 1)
     q.predicted_s = prefill_time_s(s, w, r, cached)
+    q.due_s = prefill_due_s(s, r, history, now_s)
     queue_up(s, w, r)
     pump(s, w, now_s)
+
+
+@kernel
+def _hear_for(s: State, w: int, fresh: bool) -> None:
+    """Reports that placement may read: of the decode worker, or of all while it may change."""
+    if fresh:
+        for i in range(s.ctl[DECODE_POOL]):
+            hear(s, s.pool[1, i])
+    else:
+        hear(s, w)
 
 
 @kernel
@@ -156,12 +181,11 @@ def _send_local(s: State, r: int, history: int, now_s: float) -> None:
     w = q.decode_worker
     _hold(s, r)
     q.place, q.prefill_worker = LOCAL, -1
-    q.predicted_s = prefill_time_s(s, w, r, history)
     q.uncached = q.ask - history
     q.sent_s = now_s
     s.books[LOCAL_UNTIL_S, w] = max(s.books[LOCAL_UNTIL_S, w], now_s) + q.predicted_s
     q.pull_pending = q.reads = 0
-    q.chunk_cap = s.ctl[LOCAL_CHUNK]
+    s.wrk[w].locals += 1
     add_request(s, w, r, LOCAL_LEG, q.output - (q.ask - q.prompt), now_s)
 
 
@@ -169,12 +193,14 @@ def _send_local(s: State, r: int, history: int, now_s: float) -> None:
 def pump(s: State, w: int, now_s: float) -> None:
     """Send what the in-flight bound of a prefill worker allows; an empty engine always gets one."""
     worker = s.wrk[w]
-    while worker.queued > 0:
-        r = next_in_queue(s, w, now_s)
+    rule = ordering(s)
+    while worker.queued + worker.lates > 0:
+        r, n = look(s.req, worker, rule, now_s, flying_s(s, w, now_s), s.scratch[:ROOM])
         flying = s.seen[FLY_TOKENS, w]
         if s.seen[FLYING, w] > 0 and flying + s.req[r].uncached > worker.in_flight_tokens:
             return
-        leave_queue(s, w, r)
+        send(s.req, worker, rule, r, n, now_s, s.scratch[:ROOM])
+        waited(s, w, r)
         fly(s, w, r, now_s)
         q = s.req[r]
         q.sent_s = now_s
@@ -182,6 +208,19 @@ def pump(s: State, w: int, now_s: float) -> None:
         if s.ctl[HISTORY_READ] and q.decode_worker >= 0:
             q.reads = history_tokens(s, q.decode_worker, r, now_s)
         add_request(s, w, r, PREFILL_LEG, 1, now_s)
+        if s.ctl[REJECT]:
+            _reject_late(s, w, now_s)
+
+
+@kernel
+def _reject_late(s: State, w: int, now_s: float) -> None:
+    """Early rejection: what cannot be in time any more is refused instead of made to wait."""
+    worker = s.wrk[w]
+    while worker.late_head >= 0:
+        r = worker.late_head
+        leave_queue(s, w, r)
+        unhold(s, r)
+        refuse(s, r, now_s)
 
 
 @kernel

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from controller.routing.kernels.orderings import ORDERINGS
 from controller.simulation.cluster import state as at
 from controller.simulation.cluster.build import (
     add_events,
@@ -27,8 +28,8 @@ from controller.simulation.cluster.clock import instant
 from controller.simulation.cluster.events import ClusterEvent
 from controller.simulation.cluster.loop import run
 from controller.simulation.cluster.observe import Observation, observe
-from controller.simulation.cluster.ordering import ORDERINGS
 from controller.simulation.cluster.placement import PLACEMENTS, READ_WINDOWS
+from controller.simulation.cluster.requeue import set_ordering
 from controller.simulation.cluster.result import SimResult, collect
 from controller.simulation.cluster.spec import (
     ClusterSpec,
@@ -78,7 +79,7 @@ class Simulation:
         set_params(self.state, params)
 
     def set_rules(self, placement: str | None = None, ordering: str | None = None) -> None:
-        """From now on; what waits in queues stays there, and is taken by the new ordering."""
+        """From now on; what waits at the router stays with its worker, in the new order."""
         if placement is not None:
             rule = code("placement", placement, PLACEMENTS)
             if rule in READ_WINDOWS and not self.state.ctl[at.KEEP_LOG]:
@@ -87,7 +88,7 @@ class Simulation:
                 )
             self.state.ctl[at.PLACEMENT] = rule
         if ordering is not None:
-            self.state.ctl[at.ORDERING] = code("ordering", ordering, ORDERINGS)
+            set_ordering(self.state, code("ordering", ordering, ORDERINGS))
 
     def add_events(self, events: Sequence[ClusterEvent]) -> None:
         """Cluster events to come, behind those already known for the same times."""

@@ -15,8 +15,8 @@ from enum import Enum
 from controller.costs.tables import StepTables
 from controller.engine.values import EngineSpec
 from controller.errors import UserError
+from controller.routing.kernels.orderings import MOST_WINDOW, ORDERINGS
 from controller.simulation.cluster.events import ClusterEvent
-from controller.simulation.cluster.ordering import ORDERINGS
 from controller.simulation.cluster.placement import PLACEMENTS
 from controller.types import RoutingParams, Slo
 
@@ -114,6 +114,18 @@ class SimOptions:
     """One of TRANSFERS."""
     in_flight_steps: int = 2
     """Full steps that the router keeps in flight at a prefill worker (routing/inflight.py)."""
+    ordering_window: int = 3
+    """Tasks that an ordering looks at: see routing.kernels.orderings."""
+    late_share: float = 0.0
+    """Share of prefill tokens kept for work that is late already."""
+    max_wait_s: float = math.inf
+    """What has waited this long goes first."""
+    reject: bool = False
+    """Early rejection: what cannot be in time any more is refused."""
+    expected_error: float = 0.2
+    """Relative standard deviation that `toll` assumes of predicted times."""
+    itl_guard: float = 0.8
+    """Share of the ITL limit that a step with a local chunk may take (`toll`)."""
     local_chunk_tokens: int = 0
     """Most prompt tokens of a local prefill in one step; 0: what the engine's budget allows."""
     seed: int = 0
@@ -152,6 +164,19 @@ class SimOptions:
             raise SimulationError("in_flight_steps must be at least 1")
         if self.migration_limit < 0:
             raise SimulationError("migration_limit must be at least 0")
+        self._check_ordering()
+
+    def _check_ordering(self) -> None:
+        if not 1 <= self.ordering_window <= MOST_WINDOW and self.ordering == "algorithm_2":
+            raise SimulationError(f"ordering_window of algorithm_2 must be 1 to {MOST_WINDOW}")
+        if self.ordering_window < 1:
+            raise SimulationError("ordering_window must be at least 1")
+        if not 0 <= self.late_share < 1:
+            raise SimulationError("late_share must be at least 0 and below 1")
+        if not self.max_wait_s > 0:
+            raise SimulationError("max_wait_s must be above 0")
+        if not self.expected_error >= 0 or not self.itl_guard > 0:
+            raise SimulationError("expected_error must be at least 0, itl_guard above 0")
 
 
 class Status(int, Enum):

@@ -79,7 +79,11 @@ REQUEST = np.dtype(
         # At the router.
         ("queued_s", "f8"),
         ("predicted_s", "f8"),
+        ("due_s", "f8"),  # latest end of its prefill for a first token in time
         ("uncached", "i4"),
+        ("postponed", "i4"),
+        ("late", "i4"),
+        ("kept", "i4"),
         ("fly_next", "i4"),
         ("fly_prev", "i4"),
         ("sample_s", "f8"),  # TTFT as the router saw it
@@ -185,6 +189,11 @@ WORKER = np.dtype(
         ("queue_head", "i4"),
         ("queue_tail", "i4"),
         ("queued", "i4"),
+        ("late_head", "i4"),
+        ("late_tail", "i4"),
+        ("lates", "i4"),
+        ("late_s", "f8"),
+        ("credit", "f8"),
         ("fly_head", "i4"),
         ("fly_tail", "i4"),
         ("sample_head", "i4"),
@@ -197,6 +206,7 @@ WORKER = np.dtype(
         ("log_cut", "i8"),  # steps of it that have left
         # Counters.
         ("bound", "i8"),  # live requests bound here
+        ("locals", "i8"),  # local prefills sent and not ended
         ("preemptions", "i8"),
         ("hit_tokens", "i8"),
         ("query_tokens", "i8"),
@@ -351,6 +361,8 @@ EVENTS_DONE = 32
 BINDINGS = 33
 BATCHES = 34  # rows of `line` a table
 LOCAL_CHUNK = 35  # cap on the chunks of local prefills, 0 = none
+WINDOW = 36  # tasks that an ordering looks at
+REJECT = 37  # what is hopeless is refused
 EVENT_AT = 40  # key of the next cluster event, NEVER
 NEXT_EVENT = 41
 MIGRATION_LIMIT = 42
@@ -369,6 +381,10 @@ ALPHA = 2
 BETA = 3
 WINDOW_S = 4
 REPORT_DELAY_S = 5
+LATE_SHARE = 6
+MAX_WAIT_S = 7
+COST_CV = 8
+GUARD = 9  # share of the ITL limit that a step with a local chunk may take
 PAR = 16
 
 # Rows of `books` and `seen`.
@@ -384,7 +400,8 @@ BOOKED = 2  # prompt tokens of live requests bound to the worker
 MADE = 3  # tokens its decodes had generated at its last report
 BATCH = 4
 CONTEXT = 5
-SEEN = 6
+WAIT_TOKENS = 6  # uncached tokens of what waits at the router
+SEEN = 7
 
 # Request.status.
 PENDING, SERVED_, REJECTED_, FAILED_, UNFINISHED_, NEVER_ISSUED_ = range(6)

@@ -22,7 +22,13 @@ from controller.simulation.cluster.lists import remove_fresh, remove_prefill, re
 from controller.simulation.cluster.prefix import register
 from controller.simulation.cluster.report import report
 from controller.simulation.cluster.router import ended, prefilled
-from controller.simulation.cluster.state import KEEP_LOG, LOG_USED, PREFILL_LEG, State
+from controller.simulation.cluster.state import (
+    KEEP_LOG,
+    LOCAL_LEG,
+    LOG_USED,
+    PREFILL_LEG,
+    State,
+)
 
 
 @kernel
@@ -134,6 +140,7 @@ def _deliver(s: State, w: int, r: int, now_s: float) -> None:
     if q.leg != PREFILL_LEG:
         if q.first_s < 0.0:
             q.first_s = now_s
+        worker.locals -= q.leg == LOCAL_LEG and q.generated == 1
         q.stint_s, q.stint_step, q.end_step = now_s, worker.step + 1, worker.step
     if q.generated >= q.limit:
         _finish(s, w, r, now_s)

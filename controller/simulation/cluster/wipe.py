@@ -81,9 +81,11 @@ def _clear_queues(worker: Any) -> None:
     worker.run_head = worker.run_tail = worker.pre_head = worker.pre_tail = -1
     worker.fresh_head = worker.fresh_tail = worker.wait_head = worker.wait_tail = -1
     worker.pull_head = worker.pull_tail = -1
-    worker.queue_head = worker.queue_tail = worker.fly_head = worker.fly_tail = -1
+    worker.queue_head = worker.queue_tail = worker.late_head = worker.late_tail = -1
+    worker.fly_head = worker.fly_tail = -1
     worker.running = worker.prefills = worker.decodes = 0
-    worker.waiting = worker.pulling = worker.queued = 0
+    worker.waiting = worker.pulling = worker.queued = worker.lates = worker.locals = 0
+    worker.late_s = worker.credit = 0.0
     worker.log_head = -1
     worker.log_cut = 0
 

@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from hypothesis import strategies as st
 
 from controller.costs.tables import StepTables, linear_tables, vector
 from controller.engine import EngineSpec
+from controller.routing.kernels.orderings import ORDERINGS
 from controller.simulation.cluster.clock import NEVER
 from controller.simulation.cluster.compiled import entry
 from controller.simulation.cluster.events import ClusterEvent, EventKind, in_order
 from controller.simulation.cluster.links import settle_pins
+from controller.simulation.cluster.placement import PLACEMENTS
 from controller.simulation.cluster.spec import ClusterSpec, SimOptions, Worker
 from controller.simulation.cluster.state import State
 from controller.simulation.workloads.rows import conversations, template_heads
@@ -134,9 +138,13 @@ def workloads(draw: st.DrawFn) -> Workload:
 @st.composite
 def options(draw: st.DrawFn) -> SimOptions:
     return SimOptions(
-        placement=draw(
-            st.sampled_from(["ampd", "always_remote", "always_local", "round_robin", "least_ttft"])
-        ),
+        placement=draw(st.sampled_from([*PLACEMENTS, "toll", "deflect"])),
+        ordering=(ordering := draw(st.sampled_from([*ORDERINGS, "fifo"]))),
+        ordering_window=draw(st.integers(1, 5 if ordering == "algorithm_2" else 8)),
+        late_share=draw(st.sampled_from([0.0, 0.0, 0.3])),
+        max_wait_s=draw(st.sampled_from([math.inf, math.inf, 0.1])),
+        reject=draw(st.sampled_from([False, False, False, True])),
+        expected_error=draw(st.sampled_from([0.0, 0.2])),
         binding=draw(st.sampled_from(["least_context", "round_robin"])),
         slo=Slo(draw(st.sampled_from([5.0, 50.0])), draw(st.sampled_from([9.0, 30.0]))),
         params=RoutingParams(window_s=draw(st.sampled_from([0.05, 10.0]))),
@@ -147,14 +155,6 @@ def options(draw: st.DrawFn) -> SimOptions:
         migration_limit=draw(st.sampled_from([0, 1, 3])),
         seed=draw(st.integers(0, 1000)),
     )
-
-
-@st.composite
-def schedules(draw: st.DrawFn) -> dict[int, tuple[int, tuple[int, ...]]]:
-    """Chunk schedules of some rows: (logarithm of the largest size, counts of halving sizes)."""
-    counts = st.lists(st.integers(0, 3), min_size=1, max_size=4).map(tuple)
-    plan = st.tuples(st.integers(3, 5), counts.filter(any))
-    return draw(st.dictionaries(st.integers(0, 29), plan, max_size=8))
 
 
 @entry

@@ -13,6 +13,7 @@ import math
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import reference_rules as own_rules
 
 from controller.costs.model import TableCost
 from controller.engine import Engine, EngineRequest, FinishReason
@@ -88,13 +89,14 @@ class Worker:
         self.end_s: float | None = None
         self.free_s = [0.0, 0.0]  # link out, link in
         # The router's books.
-        self.queue: list[int] = []
+        self.queue = own_rules.RouterQueue(self.options)
         self.flying: dict[int, None] = {}
         self.wait_s = self.fly_s = self.since_s = self.local_until_s = 0.0
         self.ttft = Samples(self.options.params.window_s)
         self.booked = self.made = self.batch = self.context = 0
         self.bound: set[int] = set()  # live requests that it is to serve
         self.generated: dict[int, int] = {}
+        self.locals: set[int] = set()  # local prefills without a token
         self.reported: set[str] = set()
         self.news: list[tuple] = []  # reports under way
         self.steps: list[tuple[float, float, int]] = []  # end, duration, decodes
@@ -125,10 +127,8 @@ class Reference:
         workload: Workload,
         cluster: ClusterSpec,
         options: SimOptions,
-        schedules: dict[int, tuple[int, tuple[int, ...]]] | None = None,
     ) -> None:
         self.w = workload
-        self.schedules = schedules or {}
         self.options = options
         self.contention = cluster.contention
         self.workers = [
@@ -243,6 +243,7 @@ class Reference:
             self.prefilled(worker, r, now_s)
             return
         self.out[r].tokens_s.append(now_s)
+        worker.locals.discard(r)
         worker.generated[r] = worker.generated.get(r, 0) + 1
         if done:
             del worker.generated[r]
@@ -307,17 +308,27 @@ class Reference:
         out = self.out[r]
         if math.isnan(out.arrival_s):
             out.arrival_s = now_s
+        known = self.bound.get(int(self.w.session[r]))
         decode = self.bind(r)
         if decode is None or self.too_large(r, decode):
             self.refuse(r, now_s)
             return
         prompt = self.ask(r)
-        self.hear(decode)
+        fresh = known is not decode
+        for each in self.decode if fresh else [decode]:
+            self.hear(each)
         if out.tries < PLACEMENTS:
-            choice, history, cached = self.place(r, decode, now_s)
+            choice, decode, history, cached = self.place(r, decode, fresh, now_s)
         else:
             choice, history, cached = None, self.hits(decode, r), 0
+            self.no_rule()
+        if choice is None and self.too_large(r, decode):
+            out.decode_worker = decode.number
+            self.refuse(r, now_s)
+            return
         if choice is None:
+            self.bound[int(self.w.session[r])] = decode
+            out.decode_worker = decode.number
             self.send_local(r, decode, history, now_s)
             return
         if self.blocks(choice, prompt) > choice.spec.num_blocks:
@@ -333,7 +344,15 @@ class Reference:
             "history": history,
             "queued": now_s,
         }
-        choice.queue.append(r)
+        choice.queue.join(
+            r,
+            out.arrival_s,
+            self.asks[r]["uncached"],
+            int(self.w.priority[r]),
+            self.asks[r]["predicted"],
+            own_rules.due_s(self, r, decode, history, now_s),
+            now_s,
+        )
         choice.wait_s += self.asks[r]["predicted"]
         self.pump(choice, now_s)
 
@@ -382,16 +401,20 @@ class Reference:
                 self.bound[session] = self.decode[least_context(context, draw)]
         return self.bound[session]
 
-    def place(self, r: int, decode: Worker, now_s: float):
-        """(prefill worker or None for local, history, hits)."""
+    def place(self, r: int, decode: Worker, fresh: bool, now_s: float):
+        """(prefill worker or None for local, decode worker, history, hits)."""
         rule = self.options.placement
+        self.no_rule()
         if not self.prefill or rule == "always_local":
-            return None, self.hits(decode, r), 0
+            return None, decode, self.hits(decode, r), 0
         if rule == "round_robin":
             chosen = self.prefill[self.turns[0] % len(self.prefill)]
             self.turns[0] += 1
-            return chosen, 0, self.hits(chosen, r)
+            return chosen, decode, 0, self.hits(chosen, r)
         history = self.hits(decode, r)
+        if rule in own_rules.PLACES:
+            chosen, decode, history = own_rules.PLACES[rule](self, r, decode, history, fresh, now_s)
+            return chosen, decode, history, self.hits(chosen, r) if chosen else 0
         prompt = self.ask(r)
         transfer_s = decode.costs.kv_transfer_s(prompt - history)
         remote_s = np.array(
@@ -404,8 +427,13 @@ class Reference:
         )
         index = self.choose(r, decode, remote_s, history, now_s)
         if index < 0:
-            return None, history, 0
-        return self.prefill[index], history, self.hits(self.prefill[index], r)
+            return None, decode, history, 0
+        return self.prefill[index], decode, history, self.hits(self.prefill[index], r)
+
+    def no_rule(self) -> None:
+        """What holds for a local prefill of which no rule has said more."""
+        self.schedule = (self.options.local_chunk_tokens,) * bool(self.options.local_chunk_tokens)
+        self.local_s = None
 
     def remote_own_s(self, worker: Worker, r: int, history: int) -> float:
         cached = self.hits(worker, r)
@@ -470,19 +498,20 @@ class Reference:
         self.out[r].place = "local"
         self.out[r].prefill_worker = -1
         self.out[r].sent_s = now_s
-        predicted_s = self.own_s(decode, r, history)
+        predicted_s = self.own_s(decode, r, history) if self.local_s is None else self.local_s
+        decode.locals.add(r)
         decode.local_until_s = max(decode.local_until_s, now_s) + predicted_s
         self.add(decode, r, "local", now_s)
 
     def pump(self, worker: Worker, now_s: float) -> None:
         bound = self.options.in_flight_steps * worker.spec.max_num_batched_tokens
         while worker.queue:
-            r = worker.queue[0]
+            r, ordered = worker.queue.next(now_s, own_rules.busy_s(worker, now_s))
             ask = self.asks[r]
             flying = sum(self.asks[each]["uncached"] for each in worker.flying)
             if worker.flying and flying + ask["uncached"] > bound:
                 return
-            worker.queue.pop(0)
+            worker.queue.send(r, ordered, now_s)
             worker.wait_s = worker.wait_s - ask["predicted"] if worker.queue else 0.0
             if not worker.flying:
                 worker.since_s = now_s
@@ -490,6 +519,16 @@ class Reference:
             worker.fly_s += ask["predicted"]
             self.out[r].sent_s = now_s
             self.add(worker, r, "prefill", now_s)
+            if self.options.reject:
+                self.reject_late(worker, now_s)
+
+    def reject_late(self, worker: Worker, now_s: float) -> None:
+        for r in worker.queue.late():
+            worker.queue.drop(r)
+            ask = self.asks[r]
+            worker.wait_s = worker.wait_s - ask["predicted"] if worker.queue else 0.0
+            self.unhold(r)
+            self.refuse(r, now_s)
 
     def prefilled(self, worker: Worker, r: int, now_s: float) -> None:
         ask = self.asks[r]
@@ -546,7 +585,7 @@ class Reference:
             worker.life, worker.switching = "draining", switch
             if worker.role == "prefill":
                 self.give_up(worker.queue)
-                worker.queue, worker.wait_s = [], 0.0
+                worker.queue, worker.wait_s = own_rules.RouterQueue(self.options), 0.0
         elif worker.life == "draining":
             worker.switching = switch
         elif switch:
@@ -688,7 +727,7 @@ class Reference:
             pull_kv=leg == "decode",
             history_tokens=self.history(r) if leg == "prefill" else 0,
             priority=-int(self.w.priority[r]),
-            chunks=self.chunks(r) if leg == "local" else (),
+            chunks=self.schedule if leg == "local" else (),
         )
         worker.engine.add(request, now_s)
         if worker.end_s is None:
@@ -697,15 +736,6 @@ class Reference:
     def history(self, r: int) -> int:
         decode = self.out[r].decode_worker
         return self.hits(self.workers[decode], r) if self.reading and decode >= 0 else 0
-
-    def chunks(self, r: int) -> tuple[int, ...]:
-        """Caps of a local prefill's chunks."""
-        cap = self.options.local_chunk_tokens
-        if r not in self.schedules:
-            return (cap,) if cap else ()
-        largest, counts = self.schedules[r]
-        sizes = [2 ** (largest - i) for i, count in enumerate(counts) for _ in range(count)]
-        return tuple(min(size, cap) if cap else size for size in sizes)
 
     def contents(self, r: int, worker: Worker) -> tuple[int, ...]:
         size = worker.spec.block_size

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -105,6 +107,23 @@ def test_rules_and_parameters_hold_from_then_on():
     assert not late.place[late.arrival_s < 2.0].any()
     assert late.place[middle].all()
     assert "prefill_slack" in np.array(late.reasons)[late.arrival_s >= 3.0]
+
+
+def test_a_new_ordering_takes_over_what_waits():
+    # One prefill at a time: 500 tokens first, then the shorter ones overtake the longer one.
+    load = requests((0.0, 500, 2), (0.01, 480, 2), (0.02, 300, 2), (0.03, 250, 2))
+    cluster, options = uniform_cluster(1, 1, ENGINE, COSTS), SimOptions(in_flight_steps=1)
+    run = Simulation(load, cluster, options)
+    run.advance(0.1)
+    run.set_rules(ordering="shortest")
+    run.advance()
+    assert np.argsort(run.result().sent_s).tolist() == [0, 3, 2, 1]
+    assert run.result().served.all()
+    back = Simulation(load, cluster, replace(options, ordering="shortest"))
+    back.advance(0.1)
+    back.set_rules(ordering="fifo")
+    back.advance()
+    assert np.argsort(back.result().sent_s).tolist() == [0, 1, 2, 3]
 
 
 def test_a_rule_that_cannot_be_set_is_one_clear_line():

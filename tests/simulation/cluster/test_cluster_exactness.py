@@ -4,15 +4,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pytest
-from cluster_kit import blocks_in_use, clusters, options, schedules, workloads
+from cluster_kit import blocks_in_use, clusters, options, workloads
 from cluster_reference import Reference
 from hypothesis import HealthCheck, Phase, given, settings
 
-from controller.simulation.cluster.chunks import pack_schedule
 from controller.simulation.cluster.simulate import Simulation, simulate
 from controller.simulation.cluster.spec import Status
 
@@ -22,13 +20,10 @@ pytestmark = [pytest.mark.unit, pytest.mark.timeout(900)]
 TOLERANCE_S = 1e-6
 
 
-def assert_same(workload, cluster, chosen, schedules=None):
-    plans = {r: plan for r, plan in (schedules or {}).items() if r < len(workload)}
-    expected = Reference(workload, cluster, chosen, plans)
+def assert_same(workload, cluster, chosen):
+    expected = Reference(workload, cluster, chosen)
     served = expected.run()
     run = Simulation(workload, cluster, chosen)
-    for r, (largest, counts) in plans.items():
-        run.state.req[r].plan = pack_schedule(largest, counts)
     assert not run.advance()
     result = run.result()
     assert not any(blocks_in_use(run.state))
@@ -76,18 +71,6 @@ def test_every_request_is_served_at_the_same_time_as_step_by_step(workload, clus
 @given(workload=workloads(), cluster=clusters(unsteady=True), chosen=options())
 def test_the_same_while_workers_fail_join_drain_and_change_sides(workload, cluster, chosen):
     assert_same(workload, cluster, chosen)
-
-
-@settings(
-    max_examples=100,
-    deadline=None,
-    derandomize=True,
-    phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
-@given(workload=workloads(), cluster=clusters(), chosen=options(), schedules=schedules())
-def test_the_same_with_chunk_schedules_of_single_requests(workload, cluster, chosen, schedules):
-    assert_same(workload, cluster, replace(chosen, placement="always_local"), schedules)
 
 
 def test_the_random_cases_contain_what_they_are_meant_to_cover():

@@ -147,16 +147,16 @@ def test_history_that_only_the_decode_worker_holds_is_read_before_the_increment_
     assert stock.read_tokens.tolist() == [0, 0]
 
 
-def test_decisions_change_when_reports_are_late():
-    rng = np.random.default_rng(1)
-    load = requests(*[(float(t), 300, 60) for t in np.sort(rng.uniform(0, 4, 80))])
-    costs = linear_tables(0.010, 0.004, 1e-5, 0.001, 0.0, 512, 0.0, 1.0, 10_000.0)
+def test_a_batch_that_the_router_has_not_heard_of_does_not_count():
+    # Eight streams at 50 ms a sequence make a local prefill of three chunks the slower one.
+    costs = linear_tables(0.010, 0.050, 0.0, 0.001, 0.0, 512, 0.0, 1.0, 10_000.0)
+    load = requests(*[(0.0, 16, 200)] * 8, (3.0, 1500, 2))
 
-    def places(delay_s: float) -> list[int]:
+    def last(delay_s: float) -> str:
         options = SimOptions("least_ttft", report_delay_s=delay_s)
-        return simulate(load, uniform_cluster(2, 2, ENGINE, costs), options).place.tolist()
+        return simulate(load, uniform_cluster(1, 1, ENGINE, costs), options).reasons[-1]
 
-    assert places(0.0) != places(0.5)
+    assert (last(0.0), last(10.0)) == ("least_ttft_remote", "least_ttft_local")
 
 
 @pytest.mark.parametrize(
