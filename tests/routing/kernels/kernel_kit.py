@@ -31,7 +31,7 @@ class Queue:
         row = self.waiting.new_task(at_s, tokens, urgency)
         self.rows.append(row)
         self.waiting.join(self.lane, row, time_s, due_s, at_s)
-        self.waiting.tasks[row].postponed = postponed
+        self.waiting.tasks[row]["postponed"] = postponed
         return len(self.rows) - 1
 
     def look(self, now_s=0.0, busy_s=0.0) -> int:
@@ -48,8 +48,8 @@ class Queue:
     def price(self, time_s, due_s, now_s=0.0, busy_s=0.0, cv=0.0):
         """(on-time tasks lost by the others, predicted end, chance) of one task more."""
         row = self.waiting.new_task(99.0, 1)
-        self.waiting.tasks[row].predicted_s = time_s
-        self.waiting.tasks[row].due_s = due_s
+        self.waiting.tasks[row]["predicted_s"] = time_s
+        self.waiting.tasks[row]["due_s"] = due_s
         return _with_one_more(*self._arrays, float(now_s), float(busy_s), float(cv), row)
 
     @property
@@ -65,7 +65,7 @@ class Queue:
         return order
 
     def task(self, i):
-        return self.waiting.tasks[self.rows[i]]
+        return self.waiting.tasks.view(np.recarray)[self.rows[i]]
 
 
 def on_time(tasks, order) -> int:
