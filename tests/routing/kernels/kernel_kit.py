@@ -50,6 +50,7 @@ class Queue:
         row = self.waiting.new_task(99.0, 1)
         self.waiting.tasks[row]["predicted_s"] = time_s
         self.waiting.tasks[row]["due_s"] = due_s
+        self.waiting.tasks[row]["queued_s"] = 99.0
         return _with_one_more(*self._arrays, float(now_s), float(busy_s), float(cv), row)
 
     @property
