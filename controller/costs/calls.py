@@ -11,6 +11,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from controller.costs.compiled import pure
 from controller.costs.kernels import extrapolates as _extrapolates
 from controller.costs.kernels import prefill_s as _prefill_s
 from controller.costs.kernels import step_s as _step_s
@@ -50,7 +51,7 @@ def unpack(data: Floats, b: Bounds) -> StepTables:
     )
 
 
-@njit(cache=True, nogil=True)
+@pure
 def step_s(
     data: Floats, bounds: Bounds, batch: float, context: float, chunk: float, pairs: float
 ) -> float:
@@ -58,32 +59,35 @@ def step_s(
     return _step_s(unpack(data, bounds), batch, context, chunk, pairs)
 
 
-@njit(cache=True, nogil=True)
+@pure
 def steps_s(
-    data: Floats, bounds: Bounds, batch: Floats, context: Floats, chunk: Floats, pairs: Floats
-) -> Floats:
-    """`kernels.step_s` over arrays of shape (n,)."""
-    tables = unpack(data, bounds)
-    out = np.empty(batch.size)
-    for i in range(batch.size):
-        out[i] = _step_s(tables, batch[i], context[i], chunk[i], pairs[i])
-    return out
+    data: Floats,
+    bounds: Bounds,
+    batch: Floats,
+    context: Floats,
+    chunk: Floats,
+    pairs: Floats,
+    out: Floats,
+) -> None:
+    """`kernels.step_s` over arrays of shape (n,), into `out`."""
+    for i in range(out.size):
+        out[i] = step_s(data, bounds, batch[i], context[i], chunk[i], pairs[i])
 
 
-@njit(cache=True, nogil=True)
+@pure
 def prefill_s(data: Floats, bounds: Bounds, history: float, increment: float) -> float:
     """`kernels.prefill_s` with the tables' own chunk."""
     tables = unpack(data, bounds)
     return _prefill_s(tables, history, increment, tables.options[MAX_CHUNK])
 
 
-@njit(cache=True, nogil=True)
+@pure
 def transfer_s(data: Floats, bounds: Bounds, tokens: float) -> float:
     """`kernels.transfer_s`."""
     return _transfer_s(unpack(data, bounds), tokens)
 
 
-@njit(cache=True, nogil=True)
+@pure
 def extrapolates(
     data: Floats, bounds: Bounds, batch: float, context: float, chunk: float, pairs: float
 ) -> bool:

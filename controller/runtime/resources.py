@@ -2,7 +2,7 @@
 """Finding what ships with the project: deployment files, cost profiles and traces.
 
 Owns: the rule that an argument is a path or the name of a shipped file, `--set` overrides, and
-the messages when neither is found (always with the known names).
+the messages when neither is found (with the known names, or the nearest of many).
 Does not own: what is inside (controller.config, controller.costs.profile, the trace readers).
 
 A shipped file's name is its file name up to the first dot. A path wins over a name.
@@ -10,6 +10,7 @@ A shipped file's name is its file name up to the first dot. A path wins over a n
 
 from __future__ import annotations
 
+import difflib
 import importlib.resources
 from collections.abc import Sequence
 from enum import Enum
@@ -35,6 +36,9 @@ class Kind(str, Enum):
     SIMULATION = "simulation file"
 
 
+_FEW_NAMES = 8
+_NEAREST = 3
+_LISTED = {Kind.PROFILE: "equilibrium profile list"}
 _FOLDERS = {
     Kind.DEPLOYMENT: "",
     Kind.PROFILE: "profiles",
@@ -62,7 +66,7 @@ def shipped(kind: Kind) -> dict[str, Path]:
 
 
 def find(kind: Kind, name_or_path: str | Path) -> Path:
-    """The file that an argument means. Raises UserError that lists the shipped names."""
+    """The file that an argument means. Raises UserError that names the likeliest shipped ones."""
     path = Path(name_or_path).expanduser()
     if path.is_file():
         return path
@@ -71,8 +75,17 @@ def find(kind: Kind, name_or_path: str | Path) -> Path:
         return known[str(name_or_path)]
     if path.is_dir():
         raise UserError(f"{kind.value} {path} is a folder")
-    names = ", ".join(known) or "none"
-    raise UserError(f"{kind.value} {name_or_path} does not exist; shipped by name: {names}")
+    hint = _hint(kind, str(name_or_path), list(known))
+    raise UserError(f"{kind.value} {name_or_path} does not exist; {hint}")
+
+
+def _hint(kind: Kind, given: str, known: list[str]) -> str:
+    """All shipped names if they are few, otherwise the three nearest and how to list all."""
+    if len(known) <= _FEW_NAMES:
+        return f"shipped by name: {', '.join(known) or 'none'}"
+    near = difflib.get_close_matches(given, known, n=_NEAREST, cutoff=0.0)
+    every = f"; all: {_LISTED[kind]}" if kind in _LISTED else ""
+    return f"nearest of {len(known)} shipped by name: {', '.join(near)}{every}"
 
 
 def read(kind: Kind, name_or_path: str | Path) -> str:

@@ -238,6 +238,7 @@ def _scalars(workload: Workload, cluster: ClusterSpec, options: SimOptions, cut:
     ctl[at.LOCAL_CHUNK] = options.local_chunk_tokens
     ctl[at.WINDOW] = options.ordering_window
     ctl[at.REJECT] = options.reject
+    ctl[at.CAP] = options.passed_cap
     return ctl
 
 
