@@ -78,12 +78,16 @@ def remote_estimates(s: State, r: int, history: int, now_s: float) -> None:
     q = s.req[r]
     count = s.ctl[PREFILL_POOL]
     plain_table, plain_s = -1, 0.0
+    hit_table, hit_cached, hit_s = -1, 0, 0.0
     for i in range(count):
         w = s.pool[0, i]
         worker = s.wrk[w]
         cached = hits(s, w, r, (q.ask - 1) // worker.block_size) * worker.block_size
         if cached > 0:
-            own_s = prefill_time_s(s, w, r, cached)
+            if worker.table != hit_table or cached != hit_cached:
+                hit_table, hit_cached = worker.table, cached
+                hit_s = prefill_time_s(s, w, r, cached)
+            own_s = hit_s
         else:
             if worker.table != plain_table:
                 plain_table, plain_s = worker.table, prefill_time_s(s, w, r, 0)
