@@ -97,6 +97,14 @@ def hits(s: State, w: int, r: int, limit: int) -> int:
     if not s.wrk[w].prefix_cache:
         return 0
     a, b, per_id, known = path_of(s, r, s.wrk[w].block_size)
+    return hits_along(s, w, r, limit, a, b, per_id, known)
+
+
+@kernel
+def hits_along(
+    s: State, w: int, r: int, limit: int, a: int, b: int, per_id: int, known: int
+) -> int:
+    """`hits` where the path in the worker's blocks is known, and that it has a cache."""
     at = 0
     for k in range(a, b + 1):
         segment, first, end = span(s, r, k, a, b, per_id, known)
