@@ -59,15 +59,19 @@ def step_s(
     return _step_s(unpack(data, bounds), batch, context, chunk, pairs)
 
 
-@njit(cache=True, nogil=True, _nrt=True)
+@pure
 def steps_s(
-    data: Floats, bounds: Bounds, batch: Floats, context: Floats, chunk: Floats, pairs: Floats
-) -> Floats:
-    """`kernels.step_s` over arrays of shape (n,)."""
-    out = np.empty(batch.size)
-    for i in range(batch.size):
+    data: Floats,
+    bounds: Bounds,
+    batch: Floats,
+    context: Floats,
+    chunk: Floats,
+    pairs: Floats,
+    out: Floats,
+) -> None:
+    """`kernels.step_s` over arrays of shape (n,), into `out`."""
+    for i in range(out.size):
         out[i] = step_s(data, bounds, batch[i], context[i], chunk[i], pairs[i])
-    return out
 
 
 @pure

@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from controller.routing.kernels import choice, forecast, lanes
 from controller.routing.kernels.algorithm_2 import ROOM
+from controller.routing.kernels.compiled import compiled
 from controller.routing.kernels.orderings import Ordering
 from controller.types import IntArray
 
@@ -133,32 +133,32 @@ def _longer(old: Any, kind: np.dtype[Any], free: list[int]) -> Any:
     return new
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _join(tasks: Any, rows: Any, lane: int, task: int, kind: int) -> None:
     lanes.join(tasks, rows[lane], task, kind)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _leave(tasks: Any, rows: Any, task: int) -> None:
     lanes.leave(tasks, rows[tasks[task].lane], task)
     tasks[task].lane = -1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _look(
     tasks: Any, rows: Any, lane: int, rule: Ordering, now_s: float, busy_s: float, room: IntArray
 ) -> tuple[int, int]:
     return choice.look(tasks, rows[lane], rule, now_s, busy_s, room)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _send(
     tasks: Any, rows: Any, rule: Ordering, task: int, ordered: int, now_s: float, room: IntArray
 ) -> None:
     choice.send(tasks, rows[tasks[task].lane], rule, task, ordered, now_s, room)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _with_one_more(
     tasks: Any,
     rows: Any,

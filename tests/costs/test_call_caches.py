@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = """
 from controller.costs.calls import unpack
 from controller.costs.kernels import transfer_s
-from controller.costs.model import linear_cost
+from controller.costs.model import TableCost
 from controller.costs.tables import linear_tables, pack
 from controller.simulation.cluster.compiled import entry
 
@@ -31,7 +31,7 @@ packed = pack(linear_tables(*LINE))
 for _ in range(1000):
     assert abs(uncounted(*packed) - 0.0025) < 1e-12
 for _ in range(20):
-    costs = linear_cost(*LINE)
+    costs = TableCost(linear_tables(*LINE))
     for _ in range(1000):
         assert abs(costs.kv_transfer_s(5) - 0.0025) < 1e-12
         assert abs(costs.step_s(2, 100, 0, 0.0) - 0.012) < 1e-12

@@ -19,10 +19,9 @@ that costs nobody anything now can spoil many short ones that come a moment late
 
 from __future__ import annotations
 
-from numba import njit
-
 from controller.costs.kernels import step_s
 from controller.costs.tables import StepTables
+from controller.routing.kernels.compiled import compiled
 from controller.routing.kernels.reasons import LOCAL, TOLL_LOCAL, TOLL_REMOTE
 from controller.types import FloatArray
 
@@ -32,7 +31,7 @@ SMALLER = 2
 """How often a chunk may be halved until the decode batch bears it."""
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def bearable_chunk(
     t: StepTables,
     batch: float,
@@ -55,7 +54,7 @@ def bearable_chunk(
     return 0.0
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def toll(
     misses: FloatArray, ttft_s: FloatArray, local_misses: float, local_s: float, limit_s: float
 ) -> tuple[int, int]:

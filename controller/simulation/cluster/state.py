@@ -335,6 +335,7 @@ BATCHES = 34  # rows of `line` a table
 LOCAL_CHUNK = 35  # cap on the chunks of local prefills, 0 = none
 WINDOW = 36  # tasks that an ordering looks at
 REJECT = 37  # what is hopeless is refused
+CAP = 38  # how often a waiting prefill may be passed
 CTL = 40
 
 # Places in `par`.
