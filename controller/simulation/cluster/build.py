@@ -78,6 +78,7 @@ def build(workload: Workload, cluster: ClusterSpec, options: SimOptions) -> at.S
         path_start=cut.start,
         path=cut.path.astype(np.int32),
         bucket=np.full(1, -1, np.int32),
+        front=np.full((_front_rows(cut), workers), -1),
         data=data,
         bounds=bounds,
         line=_no_lines(len(cluster.costs), batches),
@@ -318,6 +319,11 @@ def _scratch_size(workload: Workload, cluster: ClusterSpec) -> int:
     smallest = min(engine.block_size for engine in cluster.engines)
     longest = int((workload.prompt_tokens + workload.output_tokens).max())
     return max(3 * (longest // smallest + 2), len(cluster.workers), ROOM)
+
+
+def _front_rows(cut: Segments) -> int:
+    """A power of two: one row a shared segment, while that is not much memory."""
+    return 1 << min(12, max(0, cut.shared - 1).bit_length())
 
 
 def _check_range(workload: Workload) -> None:

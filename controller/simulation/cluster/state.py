@@ -311,6 +311,7 @@ class State(Bundle):
             "path_start": (np.int64, 1),  # (n + 1,) of the first round of a stream
             "path": (np.int32, 2),  # (path, 2) segment, ids up to its end
             "bucket": (np.int32, 1),  # prefix table
+            "front": (np.int64, 2),  # (rows, workers) remembered look-ups, see blocks.front_word
             "data": (np.float64, 1),  # cost tables, packed
             "bounds": (np.int64, 2),  # (tables, fields + 1)
             "line": (np.float64, 2),  # (tables * batches, 4) a, c, from, until
