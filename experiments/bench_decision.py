@@ -16,7 +16,8 @@ prefix lookup (36 us by its own measure), reading the request, sending it, the g
 Times are processor time of the deciding thread: on an idle machine that is the time by the clock,
 on a busy one the clock tells how long others ran. Both are printed, p50 and p99 in microseconds.
 The last line is JSON: {"p99_us": {"64x1": ..., ...}} of `toll` with `hopeless_last`, the same by
-the clock, and all rules and orderings.
+the clock, all rules and orderings, and `python_us`, the time of sum(range(1000)): a yardstick for
+comparing machines, and the same machine idle and busy.
 """
 
 from __future__ import annotations
@@ -157,11 +158,23 @@ def measure(site: Site, count: int) -> tuple[list[float], list[float]]:
             site.finish_one()
         took, walled = time.thread_time() - start, time.perf_counter() - wall
         site.decode.local_done(task.request_id)
+        while site.queues.waiting() > site.waiting:
+            site.finish_one()
         if i >= 50:
             took_us.append(took * 1e6)
             wall_us.append(walled * 1e6)
     gc.enable()
     return took_us, wall_us
+
+
+def yardstick_us() -> float:
+    """Processor time of sum(range(1000)) in Python, median: how fast this machine is just now."""
+    took_us = []
+    for _ in range(2000):
+        start = time.thread_time()
+        sum(range(1000))
+        took_us.append((time.thread_time() - start) * 1e6)
+    return float(np.median(took_us))
 
 
 def cases(args: argparse.Namespace) -> list[tuple[str, str]]:
@@ -203,7 +216,12 @@ def main() -> int:
                     flush=True,
                 )
     first = next(iter(p99_us))
-    summary = {"p99_us": p99_us[first], "wall_p99_us": wall_us[first], "by_rule": p99_us}
+    summary = {
+        "p99_us": p99_us[first],
+        "wall_p99_us": wall_us[first],
+        "python_us": round(yardstick_us(), 1),
+        "by_rule": p99_us,
+    }
     print(json.dumps(summary))
     return 0
 

@@ -12,6 +12,7 @@ its state (simulation/cluster/estimates.py).
 from __future__ import annotations
 
 from controller.costs.model import TableCost
+from controller.routing.kernels import entries
 from controller.routing.kernels.orderings import ALGORITHM_2, Ordering
 from controller.routing.kernels.reasons import LOCAL, REASONS
 from controller.types import ClusterView, Decision, FloatArray, Place, PrefillTask, Slo
@@ -70,7 +71,15 @@ def first_step_s(costs: TableCost, task: PrefillTask, view: ClusterView) -> floa
 
 def handover_s(costs: TableCost, task: PrefillTask, view: ClusterView) -> float:
     """From the end of a remote prefill to the first token: transfer and one decode step."""
-    return costs.kv_transfer_s(task.increment_tokens) + first_step_s(costs, task, view)
+    if view.bound is None:
+        return costs.kv_transfer_s(task.increment_tokens)
+    return entries.handover_s(
+        *costs.packed,
+        view.decode.batch.item(view.bound),
+        view.decode.context_tokens.item(view.bound),
+        task.prompt_tokens,
+        task.increment_tokens,
+    )
 
 
 def prefill_due_s(

@@ -20,9 +20,17 @@ from controller.costs.model import TableCost
 from controller.routing.estimates import decision, handover_s, named_estimates, own_times_s
 from controller.routing.kernels import entries
 from controller.routing.kernels.binding import roomiest
-from controller.routing.kernels.reasons import LOCAL
+from controller.routing.kernels.reasons import LOCAL, REASONS
 from controller.routing.kernels.toll import toll
-from controller.types import ClusterView, Decision, FloatArray, PrefillTask, RoutingParams, Slo
+from controller.types import (
+    ClusterView,
+    Decision,
+    FloatArray,
+    Place,
+    PrefillTask,
+    RoutingParams,
+    Slo,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +56,7 @@ class Toll:
         toll(np.zeros(1), np.zeros(1), 0.0, 0.0, 1.0)
         roomiest(np.zeros(1), np.zeros(1, np.int64))
         entries.local_price(*self.costs.packed, *[1.0] * 12)
+        entries.handover_s(*self.costs.packed, 1, 1, 1, 1)
 
     def place(self, task: PrefillTask, view: ClusterView) -> Decision:
         """Choose a place; the prefill pool must not be empty."""
@@ -59,12 +68,11 @@ class Toll:
         named = named_estimates(view, ttft_s, None if math.isnan(local.ttft_s) else local.ttft_s)
         if choice != LOCAL:
             return decision(view, choice, reason, named)
-        made = decision(view, LOCAL, reason, named)
         decode = view.decode
         return Decision(
-            made.place,
+            Place.LOCAL,
             None,
-            made.reason,
+            REASONS[reason],
             named,
             decode_id=None if local.index == view.bound else decode.worker_ids[local.index],
             chunks=(local.chunk,) if decode.chunked[local.index] else (),
@@ -82,7 +90,10 @@ class Toll:
             task.arrival_s + limit_s - after_s,
             self.params.toll.expected_error,
         )
-        return misses, end_s - view.now_s + after_s + (view.now_s - task.arrival_s)
+        end_s -= view.now_s
+        end_s += after_s
+        end_s += view.now_s - task.arrival_s
+        return misses, end_s
 
     def _local(self, task: PrefillTask, view: ClusterView, slo: Slo) -> _Local:
         decode, knobs = view.decode, self.params.toll

@@ -16,7 +16,7 @@ import contextlib
 import logging
 import math
 from collections.abc import AsyncGenerator, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from controller.routing.registry import Placement, decide
 from controller.runtime.clock import Clock
 from controller.runtime.router.breaker import Breaker
 from controller.runtime.router.calls import PrefillCall
-from controller.runtime.router.decode_state import DecodeState, expected_binding
+from controller.runtime.router.decode_state import DecodeState
 from controller.runtime.router.describe import SessionHistories, describe, session_id
 from controller.runtime.router.failures import is_request_fault, refused
 from controller.runtime.router.handover import forwarded_request, is_handover, local_answer
@@ -45,11 +45,11 @@ from controller.runtime.router.records import (
     RouterMetrics,
     unix_now,
 )
+from controller.runtime.router.sight import DecodeSide, Sight
 from controller.types import (
     ClusterView,
     Decision,
     DecisionReason,
-    DecodePool,
     Place,
     PrefillTask,
 )
@@ -81,11 +81,9 @@ class _Leg:
     context: Any
     task: PrefillTask
     record: RequestRecord
-    bound: int | None
+    side: DecodeSide
     answer_by_s: float
     only: frozenset[int] | None
-    fresh: bool = False
-    held: Mapping[int, int] = field(default_factory=dict)
 
 
 class RouterCore:
@@ -112,6 +110,7 @@ class RouterCore:
         self._port = port
         self._queues = queues
         self._decode = decode
+        self._sight = Sight(queues, decode, costs)
         self._clock = clock
         self._metrics = metrics
         self._log = log
@@ -146,7 +145,8 @@ class RouterCore:
         arrival_s = self._clock.now()
         limits = self._settings
         answer_by_s = min(answer_by_s, arrival_s + limits.max_wait_s + limits.prefill_timeout_s)
-        task = self._task(request, request_id, arrival_s, bound, held or {})
+        side = DecodeSide(bound, fresh, held or {})
+        task = self._task(request, request_id, arrival_s, side)
         record = RequestRecord(
             request_id=request_id,
             session_id=task.session_id,
@@ -156,7 +156,7 @@ class RouterCore:
             sequences=task.sequences,
             migrations=migrations,
         )
-        leg = _Leg(request, context, task, record, bound, answer_by_s, only, fresh, held or {})
+        leg = _Leg(request, context, task, record, side, answer_by_s, only)
         try:
             async with contextlib.aclosing(self._serve(leg)) as chunks:
                 async for chunk in chunks:
@@ -331,14 +331,11 @@ class RouterCore:
         self._queues.release(ticket, now_s)
 
     def _task(
-        self,
-        request: dict[str, Any],
-        request_id: str,
-        arrival_s: float,
-        bound: int | None,
-        held: Mapping[int, int],
+        self, request: dict[str, Any], request_id: str, arrival_s: float, side: DecodeSide
     ) -> PrefillTask:
-        history = held.get(bound, 0) if bound is not None else 0
+        bound, history = side.worker_id, 0
+        if bound is not None:
+            history = side.held.get(bound, 0)
         if self._settings.sticky_sessions:
             token_ids = request.get("token_ids") or []
             followed = self._sessions.follow(session_id(request), token_ids, bound)
@@ -346,46 +343,21 @@ class RouterCore:
         return describe(request, request_id, arrival_s, history, self._objectives.of(request))
 
     def _view(self, leg: _Leg, cached: dict[int, int], failed: set[int]) -> ClusterView:
-        now_s = self._clock.now()
         live = self._port.live()
         self._queues.sync(live)
         ids = self._breaker.usable(live, self._clock.wall_now())
         if leg.only is not None or failed:
             ids = tuple(w for w in ids if w not in failed and (leg.only is None or w in leg.only))
-        prefill = self._queues.view(ids, cached, now_s)
-        decode = self._decode.view(now_s, leg.held)
-        bound = _binding(decode, leg.bound)
-        if bound is not None:
-            decode.cached_tokens[bound] = leg.task.history_tokens
-            if leg.bound is not None:  # its own booking is no load to itself
-                decode.held_tokens[bound] -= leg.task.prompt_tokens
-        return ClusterView(now_s, prefill, decode, bound, leg.fresh and bound is not None)
+        return self._sight.view(leg.task, leg.side, ids, cached, self._clock.now())
 
     def _local(self, leg: _Leg, decision: Decision) -> dict[str, Any]:
-        """Book a local prefill where it will most likely run; the answer that asks for it."""
-        task, now_s = leg.task, self._clock.now()
-        pool = self._decode.view(now_s, leg.held)
-        index, history = _binding(pool, leg.bound), task.history_tokens
-        if decision.decode_id in pool.worker_ids:
-            index = pool.worker_ids.index(decision.decode_id)
-            history = min(int(pool.cached_tokens[index]), task.prompt_tokens - 1)
-        if index is not None:
-            predicted_s = decision.local_s
-            if predicted_s is None:
-                predicted_s = self._costs.prefill_s(history, task.prompt_tokens - history)
-            self._decode.local_sent(pool.worker_ids[index], task.request_id, predicted_s, now_s)
+        """Book a local prefill; the answer that asks for it."""
+        self._sight.book_local(leg.task, leg.side, decision, self._clock.now())
         return local_answer(decision.chunks, decision.decode_id)
 
     def local_done(self, request_id: str) -> None:
         """A decode worker has answered, or its leg has ended: a local prefill there is over."""
         self._decode.local_done(request_id)
-
-
-def _binding(pool: DecodePool, bound: int | None) -> int | None:
-    """Index of the bound decode worker; the frontend's likely choice when it is not ours."""
-    if bound in pool.worker_ids:
-        return pool.worker_ids.index(bound)
-    return expected_binding(pool)
 
 
 def _fallback(decision: Decision, reason: DecisionReason) -> Decision:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from controller.estimation.windows import MeanWindow
+from controller.routing.columns import snapshot
 from controller.routing.kernels.binding import roomiest
 from controller.types import DecodePool
 
@@ -68,10 +69,12 @@ class DecodeState:
         self._local_at: dict[str, int] = {}
         self._held_by: dict[int, int] = {}  # also of workers that discovery has not shown yet
         self._size(0)
-        roomiest(np.zeros(1), np.zeros(1, np.int64))  # compiled here, not at a request
+        # Compiled here, not at a request.
+        roomiest(np.zeros(1), np.zeros(1, np.int64))
+        snapshot(self._times_s, self._counts, 0.0)
 
     def _size(self, count: int) -> None:
-        # Two blocks, so that a view is two copies: rows are columns of DecodePool.
+        # Two blocks, rows as in columns.py.
         self._times_s = np.full((3, count), math.nan)
         self._itl_s, self._itl_until_s, self._busy_until_s = self._times_s
         self._itl_until_s[:], self._busy_until_s[:] = math.inf, -math.inf
@@ -170,25 +173,26 @@ class DecodeState:
 
     def view(self, now_s: float, cached: Mapping[int, int] | None = None) -> DecodePool:
         """The pool at this instant; `cached` are a prompt's tokens that workers hold, by id."""
-        stale = self._itl_until_s <= now_s
-        if stale.any():
-            for row in np.flatnonzero(stale):
-                self._read_window(int(row), self._workers[self._ids[row]].itl, now_s)
         if not self._followed:
             self._drop_ended(now_s)
+        times_s, counts, stale = snapshot(self._times_s, self._counts, now_s)
+        if stale:
+            for row in np.flatnonzero(self._itl_until_s <= now_s):
+                self._read_window(int(row), self._workers[self._ids[row]].itl, now_s)
+            times_s, counts, _ = snapshot(self._times_s, self._counts, now_s)
         hits = np.zeros(len(self._ids), np.int64)
         for worker_id, tokens in (cached or {}).items():
             if worker_id in self._rows:
                 hits[self._rows[worker_id]] = tokens
-        local_prefills, batch, context, held = self._counts.copy()
+        local_prefills, batch, context, held = counts
         return DecodePool(
             worker_ids=self._ids,
-            itl_window_s=self._itl_s.copy(),
-            queue_s=np.maximum(0.0, self._busy_until_s - now_s),
+            itl_window_s=times_s[0],
+            queue_s=times_s[1],
             local_prefills=local_prefills,
             batch=batch,
             context_tokens=context,
-            held_tokens=np.maximum(held, context, out=held),
+            held_tokens=held,
             kv_tokens=self._kv,
             budget_tokens=self._budget,
             chunked=self._chunked,
