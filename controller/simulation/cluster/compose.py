@@ -172,7 +172,7 @@ def _plan_steps(s: State, worker: Any) -> None:
     worker.first_s = a + c * context
     worker.slope_s = c * batch
     n = s.mem[worker.ends] - worker.step
-    if worker.preempting or worker.recheck:
+    if worker.preempting or worker.recheck or _registers_soon(s, worker):
         n = 1
     if until < 1e18:
         n = min(n, int((until - context) / batch) + 1)
@@ -181,6 +181,21 @@ def _plan_steps(s: State, worker: Any) -> None:
         worker.n = steps_until(worker, key(s.req[worker.pull_head].pulled_s))
     if worker.waiting > 0 and (worker.pin_head >= 0 or worker.orphan_head >= 0):
         worker.n = steps_until(worker, next_release(s, worker))
+
+
+@kernel
+def _registers_soon(s: State, worker: Any) -> bool:
+    """Whether the first step fills the last prompt block of a decode leg.
+
+    That block can be found from the end of that step on. Of two copies the one that was registered
+    first is used, so it must not be registered later than that.
+    """
+    r = worker.fresh_head
+    while r >= 0:
+        if s.req[r].ask % worker.block_size == 0:
+            return bool(worker.prefix_cache)
+        r = s.req[r].peer_next
+    return False
 
 
 @kernel
