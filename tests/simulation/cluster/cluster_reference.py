@@ -98,6 +98,7 @@ class Worker:
         self.generated: dict[int, int] = {}
         self.locals: set[int] = set()  # local prefills without a token
         self.reported: set[str] = set()
+        self.arrived: set[str] = set()
         self.news: list[tuple] = []  # reports under way
         self.steps: list[tuple[float, float, int]] = []  # end, duration, decodes
 
@@ -211,6 +212,7 @@ class Reference:
         step = worker.engine.begin_step(now_s)
         for pull in worker.engine.take_pulls():
             self.start_pull(worker, pull, now_s)
+        worker.arrived.clear()
         self.report(worker)
         if step is not None:
             worker.end_s = now_s + step.duration_s
@@ -255,11 +257,16 @@ class Reference:
     def report(self, worker: Worker) -> None:
         """The engine's own sums, taken over when the set of its decodes has changed."""
         running = worker.engine._scheduler.running
-        decodes = {s.request.request_id for s in running.sequences if s.decoding}
+        counted = [
+            s
+            for s in running.sequences
+            if s.decoding and s.request.request_id not in worker.arrived
+        ]
+        decodes = {s.request.request_id for s in counted}
         if decodes != worker.reported:
             worker.reported = decodes
-            made = sum(s.generated for s in running.sequences if s.decoding)
-            state = (made, running.decodes, running.decode_kv_tokens)
+            made = sum(s.generated for s in counted)
+            state = (made, len(counted), sum(s.computed for s in counted))
             worker.news.append((self.clock, state))
             if not self.options.report_delay_s:
                 self.hear(worker)
@@ -296,6 +303,7 @@ class Reference:
         del self.pulls[r]
         contents = self.contents(r, worker)[pull.skip_blocks : pull.skip_blocks + pull.blocks]
         worker.engine.finish_pull(pull.request_id, contents, now_s)
+        worker.arrived.add(pull.request_id)  # it joins the batch with the next composition
         if worker.role == "decode":
             assert source.engine.release(self.legs[r]["prefill"], now_s)
         for each in (worker, source):
