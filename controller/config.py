@@ -9,7 +9,7 @@ unless the field says wall clock.
 from __future__ import annotations
 
 import difflib
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -30,11 +30,16 @@ class ConfigError(UserError):
     """A configuration that cannot be used; str() is one line for the operator."""
 
 
-class _Model(BaseModel):
+class ConfigModel(BaseModel):
+    """Frozen; unknown keys are errors."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class DynamoConfig(_Model):
+ModelT = TypeVar("ModelT", bound=ConfigModel)
+
+
+class DynamoConfig(ConfigModel):
     """How the processes find and reach each other (names as Dynamo's own flags)."""
 
     namespace: DynamoName = "dynamo"
@@ -49,7 +54,7 @@ class DynamoConfig(_Model):
     )
 
 
-class FrontendConfig(_Model):
+class FrontendConfig(ConfigModel):
     """The stock `dynamo.frontend`."""
 
     launch: bool = Field(default=True, description="false: a frontend runs already")
@@ -67,7 +72,7 @@ class FrontendConfig(_Model):
     extra_args: list[str] = Field(default_factory=list)
 
 
-class SloConfig(_Model):
+class SloConfig(ConfigModel):
     """Service level objective."""
 
     ttft_ms: PositiveFloat = 1500.0
@@ -91,7 +96,7 @@ class DeploymentSloConfig(SloConfig):
         return {name: slo.value() for name, slo in self.tenants.items()}
 
 
-class OrderingConfig(_Model):
+class OrderingConfig(ConfigModel):
     """Whose prefill is sent next of those that wait for a worker."""
 
     rule: OrderingName = "fifo"
@@ -103,6 +108,11 @@ class OrderingConfig(_Model):
     )
     max_wait_s: PositiveFloat | None = Field(
         default=None, description="what has waited this long goes first; None: no such bound"
+    )
+    passed_cap: int = Field(
+        default=0,
+        ge=0,
+        description="times a prefill may be passed by later ones, then it goes first; 0: any",
     )
     reject: bool = Field(
         default=False,
@@ -121,7 +131,7 @@ class OrderingConfig(_Model):
         return self
 
 
-class TollConfig(_Model):
+class TollConfig(ConfigModel):
     """The `toll` policy's knobs."""
 
     expected_error: float = Field(
@@ -135,7 +145,20 @@ class TollConfig(_Model):
     )
 
 
-class RouterConfig(_Model):
+class RuleConfig(ConfigModel):
+    """The knobs of a placement rule, live and simulated."""
+
+    alpha: PositiveFloat = 0.9
+    beta: PositiveFloat = 0.85
+    window_s: PositiveFloat = 10.0
+    seed: int = Field(default=0, ge=0, description="of the policy's own random numbers")
+
+    def params(self) -> RoutingParams:
+        """The frozen knobs the core speaks."""
+        return RoutingParams(alpha=self.alpha, beta=self.beta, window_s=self.window_s)
+
+
+class RouterConfig(RuleConfig):
     """Our router; `attachment: none` leaves the stock deployment as it is."""
 
     attachment: Literal["none", "broker", "relay"] = "broker"
@@ -145,10 +168,6 @@ class RouterConfig(_Model):
     mode: Literal["act", "shadow"] = Field(
         default="act", description="at start; `equilibrium mode` switches a running router"
     )
-    alpha: PositiveFloat = 0.9
-    beta: PositiveFloat = 0.85
-    window_s: PositiveFloat = 10.0
-    seed: int = Field(default=0, ge=0, description="of the policy's own random numbers")
     profile: str = Field(
         default="dense70b_tp4", description="shipped profile name or path: cost estimates"
     )
@@ -203,7 +222,7 @@ class RouterConfig(_Model):
         return self
 
 
-class EmulatedConfig(_Model):
+class EmulatedConfig(ConfigModel):
     """The emulated engine: a real Dynamo worker in all but the GPU."""
 
     profile: str = "dense70b_tp4"
@@ -222,7 +241,7 @@ class EmulatedConfig(_Model):
     )
 
 
-class VllmConfig(_Model):
+class VllmConfig(ConfigModel):
     """A real `dynamo.vllm` worker."""
 
     python: str = Field(default=".venv-vllm/bin/python", description="interpreter that has vLLM")
@@ -233,7 +252,7 @@ class VllmConfig(_Model):
     )
 
 
-class PoolConfig(_Model):
+class PoolConfig(ConfigModel):
     """One pool of workers."""
 
     engine: Literal["emulated", "vllm", "external"] = "emulated"
@@ -245,7 +264,7 @@ class PoolConfig(_Model):
     vllm: VllmConfig = VllmConfig()
 
 
-class DeploymentConfig(_Model):
+class DeploymentConfig(ConfigModel):
     """One deployment: `equilibrium up --config FILE`."""
 
     schema_version: Literal["equilibrium.deployment/1"] = Field(alias="schema")
@@ -323,37 +342,49 @@ class DeploymentConfig(_Model):
 
 def parse_deployment(text: str, source: str) -> DeploymentConfig:
     """Parse a deployment file; `source` is named in the one line of a ConfigError."""
+    return validated(DeploymentConfig, load_mapping(text, source), source)
+
+
+def load_mapping(text: str, source: str) -> dict[str, Any]:
+    """The keys of a YAML or JSON file. Raises ConfigError."""
     try:
         raw = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f" line {mark.line + 1}" if mark else ""
-        raise ConfigError(
-            f"{source}:{where} not YAML: {getattr(error, 'problem', error)}"
-        ) from None
+        what = " ".join(str(getattr(error, "problem", error)).split())
+        raise ConfigError(f"{source}:{where} not YAML: {what}") from None
     if not isinstance(raw, dict):
         raise ConfigError(f"{source}: expected a mapping of keys, see dynamo_configs/")
+    return raw
+
+
+def validated(model: type[ModelT], raw: dict[str, Any], source: str) -> ModelT:
+    """The model of these keys. Raises ConfigError that names the first wrong one."""
     try:
-        return DeploymentConfig.model_validate(raw)
+        return model.model_validate(raw)
     except ValidationError as error:
-        raise ConfigError(f"{source}: {_first_line(error)}") from None
+        raise ConfigError(f"{source}: {_first_line(error, model)}") from None
 
 
-def _first_line(error: ValidationError) -> str:
+def _first_line(error: ValidationError, model: type[ConfigModel]) -> str:
     first = error.errors()[0]
     path = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        return f"unknown key {path!r}{_suggestion(first['loc'])}"
+        return f"unknown key {path!r}{_suggestion(first['loc'], model)}"
     message = first["msg"].removeprefix("Value error, ")
     return f"{path}: {message}" if path else message
 
 
-def _suggestion(path: tuple[Any, ...]) -> str:
-    model: Any = DeploymentConfig
+def _suggestion(path: tuple[Any, ...], model: Any) -> str:
     for part in path[:-1]:
-        # Below a mapping the keys are the operator's own.
-        inner = getattr(model, "model_fields", None)
-        model = inner[part].annotation if inner else get_args(model)[1]
+        fields = getattr(model, "model_fields", None)
+        if fields is None:  # the keys of a mapping are the operator's own
+            model = get_args(model)[1]
+        elif isinstance(part, str):  # a number is a place in a list of models
+            annotation = fields[part].annotation
+            mapping = get_origin(annotation) is dict
+            model = annotation if mapping else next(iter(get_args(annotation)), annotation)
     names = [field.alias or name for name, field in model.model_fields.items()]
     close = difflib.get_close_matches(str(path[-1]), names, n=1)
     return f", did you mean {close[0]!r}?" if close else f"; known: {', '.join(sorted(names))}"

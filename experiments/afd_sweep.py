@@ -34,8 +34,8 @@ from controller.costs.architecture import (
     qwen3_32b,
 )
 from controller.costs.op_profiles import fit_ops
-from controller.costs.op_tables import parse_op_tables
 from controller.errors import UserError
+from controller.runtime.operator_tables import read_op_tables
 from controller.simulation.afd.costs import AfdCosts, Gpu, h200, roofline_costs
 from controller.simulation.afd.measured import measured_costs
 from controller.simulation.afd.pool import AfdError, AfdPool, FfnSplit
@@ -91,11 +91,7 @@ def _costs_of(args: argparse.Namespace) -> Callable[[AfdPool], AfdCosts]:
         gpu = replace(gpu, memory_bytes=args.memory_gb * 1e9)
     if args.op_profile is None:
         return lambda pool: roofline_costs(model, gpu, pool)
-    try:
-        texts = {path.stem: path.read_text() for path in args.op_profile.glob("*.csv")}
-    except OSError as error:
-        raise UserError(f"{args.op_profile}: cannot read ({error})") from None
-    ops = fit_ops(parse_op_tables(texts, str(args.op_profile)))
+    ops = fit_ops(read_op_tables(args.op_profile))
     return lambda pool: measured_costs(ops, model, gpu, pool)
 
 

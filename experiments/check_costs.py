@@ -55,10 +55,10 @@ from analysis.silicon_check import LEFT_OUT, by_regime, by_server, predict
 from controller.costs.errors_report import Ape
 from controller.costs.model import TableCost
 from controller.costs.op_profiles import holdout_errors
-from controller.costs.op_tables import parse_op_tables
 from controller.costs.profile import Profile
 from controller.errors import UserError
 from controller.runtime.files import read_text
+from controller.runtime.operator_tables import read_op_tables
 from controller.runtime.resources import Kind, read_profile, shipped
 
 CORRECTIONS = Path(__file__).resolve().parent.parent / "dynamo_configs/silicon_corrections.json"
@@ -188,8 +188,7 @@ def check_ops(folder: Path, seeds: int) -> dict[str, Any]:
 
 def holdout_summary(folder: Path, seeds: int) -> dict[str, Any]:
     """Mean over seeds with the half-width of a 95 % interval, over all tables and by table."""
-    texts = {path.stem: read_text(path, "operator table") for path in folder.glob("*.csv")}
-    tables = parse_op_tables(texts, str(folder))
+    tables = read_op_tables(folder)
     runs = [holdout_errors(tables, seed) for seed in range(seeds)]
 
     parts = {name: [run.tables[name] for run in runs] for name in runs[0].tables}
@@ -268,6 +267,8 @@ def main() -> int:
     )
     result |= dict.fromkeys(("op_median_ape", "op_p95_ape", "op_models"))
     try:
+        if args.seeds < 1:
+            raise UserError(f"--seeds {args.seeds}: give at least 1")
         if args.out is not None:
             args.out.mkdir(parents=True, exist_ok=True)
         if args.silicon is not None:

@@ -27,9 +27,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # also as a script
 
 from controller.costs.op_profiles import OpFit, fit_ops
-from controller.costs.op_tables import parse_op_tables
 from controller.costs.tables import Floats
 from controller.errors import UserError
+from controller.runtime.operator_tables import read_op_tables
 from experiments.vllm_replay import replay
 from experiments.vllm_runs import Log, Run, architecture, operator_folder, read_run, run_folders
 from experiments.vllm_steps import OVERHEADS, engine_model
@@ -50,8 +50,7 @@ STATISTICS: dict[str, Callable[[Floats], float]] = {
 @lru_cache
 def operators(folder: Path) -> OpFit:
     """The fitted operators of one folder of CSV files. Raises UserError."""
-    texts = {path.stem: path.read_text() for path in sorted(folder.glob("*.csv"))}
-    return fit_ops(parse_op_tables(texts, str(folder)))
+    return fit_ops(read_op_tables(folder))
 
 
 def simulate(run: Run, profiles: Path) -> Log:

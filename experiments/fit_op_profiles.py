@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -25,8 +27,11 @@ from controller.costs.collectives import Link
 from controller.costs.compose import ComposeOptions, compose
 from controller.costs.errors_report import FitErrors
 from controller.costs.op_profiles import HoldoutErrors, fit_ops, holdout_errors
-from controller.costs.op_tables import OpTables, parse_op_tables
+from controller.costs.op_tables import OpTables
 from controller.costs.profile import Engine, Parallelism, Profile, dump_profile
+from controller.errors import UserError
+from controller.runtime.files import write_text
+from controller.runtime.operator_tables import read_op_tables
 
 SHIPPED = Path(__file__).parents[1] / "dynamo_configs" / "profiles"
 # The runs' own description of the machine: 16 GB/s and 20 us between GPUs. An all-reduce of two
@@ -55,12 +60,6 @@ TARGETS = (
     Target("rtxpro6000_qwen3_30b_a3b", 1, PRO, qwen3_30b_a3b(), "qwen3_30b_a3b_tp1_rtxpro6000"),
     Target("rtx4090_llama31_8b", 1, CONSUMER, llama31_8b(), "llama31_8b_tp1_rtx4090"),
 )
-
-
-def read_tables(folder: Path) -> OpTables:
-    """The tables of one tensor parallel degree."""
-    texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.csv"))}
-    return parse_op_tables(texts, str(folder))
 
 
 def make_profile(
@@ -110,6 +109,24 @@ def shown(name: str, seed: int, h: HoldoutErrors) -> str:
     return f"{name} seed {seed}: {', '.join(cells)}"
 
 
+def fit_all(args: argparse.Namespace) -> dict[str, Any]:
+    """Every target: its lines, its profile; returns the summary."""
+    if args.seeds < 1:
+        raise UserError(f"--seeds {args.seeds}: give at least 1")
+    summary: dict[str, Mapping[str, float]] = {}
+    everything: list[HoldoutErrors] = []
+    for target in TARGETS:
+        tables = read_op_tables(args.op_profiles / target.folder / f"tp{target.tp}")
+        found = [holdout_errors(tables, seed) for seed in range(args.seeds)]
+        for seed, each in enumerate(found):
+            print(shown(target.name, seed, each), flush=True)
+        text = dump_profile(make_profile(target, tables, found[0], args.host_step_ms / 1e3))
+        write_text(args.out / f"{target.name}.json", text)
+        print(f"{target.name}: {len(text)} bytes", flush=True)
+        summary[target.name], everything = figures(found), everything + found
+    return {"folders": summary, **figures(everything)}
+
+
 def main() -> int:
     """Fit, judge, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -118,18 +135,12 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--host-step-ms", type=float, default=0.0)
     args = parser.parse_args()
-    summary: dict[str, Mapping[str, float]] = {}
-    everything: list[HoldoutErrors] = []
-    for target in TARGETS:
-        tables = read_tables(args.op_profiles / target.folder / f"tp{target.tp}")
-        found = [holdout_errors(tables, seed) for seed in range(args.seeds)]
-        for seed, each in enumerate(found):
-            print(shown(target.name, seed, each), flush=True)
-        text = dump_profile(make_profile(target, tables, found[0], args.host_step_ms / 1e3))
-        (args.out / f"{target.name}.json").write_text(text, encoding="utf-8")
-        print(f"{target.name}: {len(text)} bytes", flush=True)
-        summary[target.name], everything = figures(found), everything + found
-    print(json.dumps({"folders": summary, **figures(everything)}))
+    try:
+        summary = fit_all(args)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(json.dumps(summary))
     return 0
 
 

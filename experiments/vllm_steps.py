@@ -119,7 +119,6 @@ def engine_model(run: Run, model: Architecture, ops: OpFit, overheads: Overheads
         host_step_s=overheads.step_s,
         capture_sizes=sizes,
     )
-    ops = _split_norms(ops, run.tp)
     ranks = run.tp * run.dp if run.expert_parallel and model.experts else 1
     lock_step = ranks > 1 and run.dp > 1
     layout = Parallelism(tp=run.tp, ep=1 if lock_step else ranks)
@@ -135,15 +134,6 @@ def engine_model(run: Run, model: Architecture, ops: OpFit, overheads: Overheads
 def hop(link: Link, ranks: int) -> Link:
     """The link with the latency of one of the 2*(ranks - 1) hops of an all-reduce."""
     return Link(link.latency_s / max(1, 2 * (ranks - 1)), link.bandwidth_bytes_s)
-
-
-def _split_norms(ops: OpFit, tp: int) -> OpFit:
-    """The norms of query and key heads, whose times in the folders of higher degrees are those
-    of one rank with all heads: every rank has its share of the heads."""
-    norm = ops.dense.get("qk_norm")
-    if norm is None or tp == 1:
-        return ops
-    return replace(ops, dense={**ops.dense, "qk_norm": Curve(norm.at, norm.value / tp)})
 
 
 def _blocks(run: Run, model: Architecture, ranks: int) -> int:

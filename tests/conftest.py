@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from controller.costs.model import TableCost, linear_cost
+from controller.costs.model import TableCost
+from controller.costs.tables import linear_tables
 from controller.routing.kernels.orderings import FIFO, Ordering
 from controller.routing.waiting import WaitingPrefills
 from controller.types import ClusterView, DecodePool, Forecast, PrefillPool, PrefillTask
@@ -24,16 +25,18 @@ nan = float("nan")
 @pytest.fixture
 def unit_costs() -> TableCost:
     """1 ms a prompt token, 10 ms a step, 0.1 ms a KV token moved: arithmetic by head."""
-    return linear_cost(
-        base_s=0.010,
-        per_sequence_s=0.001,
-        per_context_token_s=0.0,
-        per_prefill_token_s=0.001,
-        per_prefill_pair_s=0.0,
-        max_chunk_tokens=1000,
-        kv_latency_s=0.0,
-        kv_bytes_per_token=1,
-        kv_bandwidth_bytes_s=10_000.0,
+    return TableCost(
+        linear_tables(
+            base_s=0.010,
+            per_sequence_s=0.001,
+            per_context_token_s=0.0,
+            per_prefill_token_s=0.001,
+            per_prefill_pair_s=0.0,
+            max_chunk_tokens=1000,
+            kv_latency_s=0.0,
+            kv_bytes_per_token=1,
+            kv_bandwidth_bytes_s=10_000.0,
+        )
     )
 
 

@@ -17,6 +17,7 @@ COMMANDS: dict[str, str] = {
     "up": "start a deployment behind the router and keep it up until Ctrl-C",
     "demo": "compare stock, always-remote and AMPD on one trace, calm then burst",
     "load": "replay a trace against an OpenAI endpoint and report SLO attainment",
+    "simulate": "serve a trace on a simulated cluster: SLO attainment and where the time goes",
     "mode": "let a running router act or only watch (shadow), and see what would differ",
     "profile": "cost profiles: show, fit, learn from live workers, validate, time KV transfers",
     "router": "run the router component (started by `up`, or by hand beside Dynamo)",

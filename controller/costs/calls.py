@@ -11,6 +11,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from controller.costs.compiled import pure
 from controller.costs.kernels import extrapolates as _extrapolates
 from controller.costs.kernels import prefill_s as _prefill_s
 from controller.costs.kernels import step_s as _step_s
@@ -20,7 +21,10 @@ from controller.costs.tables import MAX_CHUNK, Floats, StepTables
 Bounds = NDArray[np.int64]
 
 
-@njit(cache=True, nogil=True)
+# Inlined, hence compiled as its caller is. A function that returns arrays must count references
+# exactly if its caller does, the simulator's kernels do not, and numba's disk cache keeps one
+# version for both: whoever compiled it first would break the other.
+@njit(nogil=True, inline="always")
 def unpack(data: Floats, b: Bounds) -> StepTables:
     """The tables as views into `data`."""
     return StepTables(
@@ -47,7 +51,7 @@ def unpack(data: Floats, b: Bounds) -> StepTables:
     )
 
 
-@njit(cache=True, nogil=True)
+@pure
 def step_s(
     data: Floats, bounds: Bounds, batch: float, context: float, chunk: float, pairs: float
 ) -> float:
@@ -55,32 +59,35 @@ def step_s(
     return _step_s(unpack(data, bounds), batch, context, chunk, pairs)
 
 
-@njit(cache=True, nogil=True)
+@pure
 def steps_s(
-    data: Floats, bounds: Bounds, batch: Floats, context: Floats, chunk: Floats, pairs: Floats
-) -> Floats:
-    """`kernels.step_s` over arrays of shape (n,)."""
-    tables = unpack(data, bounds)
-    out = np.empty(batch.size)
-    for i in range(batch.size):
-        out[i] = _step_s(tables, batch[i], context[i], chunk[i], pairs[i])
-    return out
+    data: Floats,
+    bounds: Bounds,
+    batch: Floats,
+    context: Floats,
+    chunk: Floats,
+    pairs: Floats,
+    out: Floats,
+) -> None:
+    """`kernels.step_s` over arrays of shape (n,), into `out`."""
+    for i in range(out.size):
+        out[i] = step_s(data, bounds, batch[i], context[i], chunk[i], pairs[i])
 
 
-@njit(cache=True, nogil=True)
+@pure
 def prefill_s(data: Floats, bounds: Bounds, history: float, increment: float) -> float:
     """`kernels.prefill_s` with the tables' own chunk."""
     tables = unpack(data, bounds)
     return _prefill_s(tables, history, increment, tables.options[MAX_CHUNK])
 
 
-@njit(cache=True, nogil=True)
+@pure
 def transfer_s(data: Floats, bounds: Bounds, tokens: float) -> float:
     """`kernels.transfer_s`."""
     return _transfer_s(unpack(data, bounds), tokens)
 
 
-@njit(cache=True, nogil=True)
+@pure
 def extrapolates(
     data: Floats, bounds: Bounds, batch: float, context: float, chunk: float, pairs: float
 ) -> bool:
@@ -88,7 +95,7 @@ def extrapolates(
     return _extrapolates(unpack(data, bounds), batch, context, chunk, pairs)
 
 
-@njit(cache=True, nogil=True)
+@pure
 def prefills_s(data: Floats, bounds: Bounds, prompt: int, cached: Bounds, out: Floats) -> None:
     """`prefill_s` of one prompt for each number of cached tokens, shapes (n,).
 

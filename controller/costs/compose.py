@@ -52,6 +52,8 @@ from controller.errors import UserError
 # Calls a layer where it is not one; times in the tables are those of one call.
 CALLS = {"layernorm": 2, "qk_norm": 2}
 ONCE_A_STEP = ("embedding", "final_layernorm")
+# The tables of higher degrees repeat the rows of one rank with all heads; a rank has its share.
+OF_ALL_HEADS = ("qk_norm",)
 _ACTIVATION_BYTES = 2.0
 _TOLERANCE = 0.01  # of breakpoints dropped from the summed dense curve
 
@@ -118,9 +120,7 @@ def compose(
 
 
 def _dense(model: Architecture, ops: OpFit, layout: Parallelism, options: ComposeOptions) -> Curve:
-    parts = []
-    for name, curve in ops.dense.items():
-        parts.append((1.0 if name in ONCE_A_STEP else model.layers * CALLS.get(name, 1), curve))
+    parts = [(_times(name, model, layout), curve) for name, curve in ops.dense.items()]
     points = np.unique(np.concatenate([curve.at for _, curve in parts]))
     extra = options.host_step_s + _collectives(model, layout, options.link, points)
     if model.experts:
@@ -131,6 +131,13 @@ def _dense(model: Architecture, ops: OpFit, layout: Parallelism, options: Compos
     summed = weighted_sum([*parts, (1.0, Curve(points, extra + 0.0 * points))], _TOLERANCE)
     kernels = model.layers * (sum(CALLS.get(name, 1) for name in ops.dense) + 1)
     return _in_graphs(summed, options.launch_s * kernels, options.capture_sizes)
+
+
+def _times(name: str, model: Architecture, layout: Parallelism) -> float:
+    """How often a step takes an operator's time on one rank."""
+    if name in ONCE_A_STEP:
+        return 1.0
+    return model.layers * CALLS.get(name, 1) / (layout.tp if name in OF_ALL_HEADS else 1)
 
 
 def _in_graphs(curve: Curve, saved_s: float, sizes: tuple[int, ...]) -> Curve:

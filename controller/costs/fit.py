@@ -8,13 +8,15 @@ the basis functions (fit_basis), operator tables (op_profiles), the live stream 
 A step is dense(tokens) + decode(batch, context a sequence) + prefill(chunk, attended length), each
 a sum of ramps with coefficients from 0 up: the result is monotone by construction. Least squares
 of relative errors with Huber weights. Grids from one piece an axis up to eight are tried, finer
-ones as long as the error on steps kept back clearly falls. Mixed steps are additive here:
-whole steps do not show how attention overlaps.
+ones as long as the error on steps kept back clearly falls. Mixed steps are additive unless the
+options allow an overlap (mixed_fit) and steps kept back are predicted clearly better with it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import nnls
@@ -22,6 +24,7 @@ from scipy.optimize import nnls
 from controller.costs.errors_report import FitErrors, ape, step_errors
 from controller.costs.fit_basis import Grids, design, grids, tables_from
 from controller.costs.measurements import StepMeasurements
+from controller.costs.mixed_fit import with_overlap
 from controller.costs.model import TableCost
 from controller.costs.tables import Floats, StepTables
 from controller.errors import UserError
@@ -48,6 +51,8 @@ class FitOptions:
     kv_bandwidth_bytes_s: float = 1e9
     capture_sizes: tuple[int, ...] = ()
     pad_mixed: bool = False
+    overlap: bool = False
+    """Whether mixed steps may be other than the sum of their parts, if the measurements ask."""
     held_out_share: float = 0.2
     seed: int = 0
 
@@ -71,9 +76,9 @@ def fit_step_tables(m: StepMeasurements, options: FitOptions | None = None) -> S
     rng = np.random.default_rng(options.seed)
     held = _share(len(m), options.held_out_share, rng)
     train, test = m.take(~held), m.take(held)
-    pieces = _choose(train, options, rng)
-    errors = step_errors(_predict(_fit(train, pieces, options), test), test, _said(m, options))
-    return StepFit(_fit(m, pieces, options), errors)
+    law = _choose(train, options, rng)
+    errors = step_errors(_predict(_fit(train, law, options), test), test, _said(m, options))
+    return StepFit(_fit(m, law, options), errors)
 
 
 def _said(m: StepMeasurements, options: FitOptions) -> str:
@@ -86,30 +91,53 @@ def _share(count: int, share: float, rng: np.random.Generator) -> np.ndarray:
     return held
 
 
-def _choose(m: StepMeasurements, options: FitOptions, rng: np.random.Generator) -> int:
-    """Pieces an axis: those with the least error on steps kept back."""
+class _Law(NamedTuple):
+    """What is chosen by the error on steps kept back."""
+
+    pieces: int
+    overlap: bool
+
+
+def _choose(m: StepMeasurements, options: FitOptions, rng: np.random.Generator) -> _Law:
+    """Pieces an axis, and whether mixed steps overlap: the least error on steps kept back."""
     held = _share(len(m), 0.25, rng)
     train, test = m.take(~held), m.take(held)
-    chosen, least = _PIECES[0], np.inf
-    for pieces in _PIECES:
-        grid = grids(train, pieces, options.capture_sizes, options.pad_mixed)
-        if pieces > 1 and grid.coefficients * _PER_COEFFICIENT > len(train):
-            break
-        found = ape(_predict(_fit(train, pieces, options), test), test.step_s)
+    chosen, least = _Law(_PIECES[0], False), np.inf
+    for law in _laws(train, options):
+        found = ape(_predict(_fit(train, law, options), test), test.step_s)
         error = found.median_pct + found.p95_pct / 4
         # Not until the first grid that is no better: mixture-of-experts steps jump between small
         # batches, which 2 pieces an axis do not show and 8 do.
         if error + _CLEAR_PCT <= least:
-            chosen, least = pieces, error
+            chosen, least = law, error
     return chosen
+
+
+def _laws(m: StepMeasurements, options: FitOptions) -> Iterator[_Law]:
+    """Simple ones first; as many pieces as the steps bear that they are fitted to."""
+    for overlap, steps in ((False, m), *(((True, _pure(m)),) if options.overlap else ())):
+        for pieces in _PIECES:
+            grid = grids(m, pieces, options.capture_sizes, options.pad_mixed)
+            enough = grid.coefficients * _PER_COEFFICIENT <= len(steps)
+            if enough or (pieces == 1 and not overlap):
+                yield _Law(pieces, overlap)
+
+
+def _pure(m: StepMeasurements) -> StepMeasurements:
+    return m.take((m.batch == 0) | (m.chunk == 0))
 
 
 def _predict(tables: StepTables, m: StepMeasurements) -> Floats:
     return TableCost(tables).steps_s(m.batch, m.context, m.chunk, m.pairs)
 
 
-def _fit(m: StepMeasurements, pieces: int, options: FitOptions) -> StepTables:
-    grid = grids(m, pieces, options.capture_sizes, options.pad_mixed)
+def _fit(m: StepMeasurements, law: _Law, options: FitOptions) -> StepTables:
+    grid = grids(m, law.pieces, options.capture_sizes, options.pad_mixed)
+    if law.overlap:
+        parts = tables_from(grid, _coefficients(_pure(m), grid), m, options)
+        overlapping = with_overlap(parts, m)
+        if overlapping is not None:
+            return overlapping
     return tables_from(grid, _coefficients(m, grid), m, options)
 
 

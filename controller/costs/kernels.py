@@ -8,7 +8,8 @@ Every result is in seconds and finite. It never falls when context or pairs grow
 of the batch's mean context joins, or when prompt tokens of the step's mean attended length join.
 (At equal *total* context more and shorter sequences can really be faster, since they fill the GPU
 better.) Outside the grids values continue along the last piece, or in proportion (tables).
-Look-ups bisect grids of at most some dozens of points.
+Look-ups bisect grids of at most some dozens of points, each grid once a step. What looks up is
+inlined (`leaf`): the twenty arrays of the tables as arguments cost more than a look-up does.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import math
 import numpy as np
 from numba import njit
 
+from controller.costs.compiled import pure
 from controller.costs.tables import (
     BANDWIDTH_BYTES_S,
     BYTES_PER_TOKEN,
@@ -32,8 +34,10 @@ from controller.costs.tables import (
     StepTables,
 )
 
+leaf = njit(cache=True, nogil=True, inline="always")
 
-@njit(cache=True, nogil=True)
+
+@leaf
 def bracket(grid: Floats, at: float) -> int:
     """The largest i with grid[i] <= at; -1 before the first point."""
     low, high = -1, grid.size
@@ -46,7 +50,7 @@ def bracket(grid: Floats, at: float) -> int:
     return low
 
 
-@njit(cache=True, nogil=True)
+@leaf
 def curve(grid: Floats, values: Floats, at: float) -> float:
     """Piecewise linear; constant before the first point, last slope after the last; 0 if empty."""
     if grid.size == 0:
@@ -59,7 +63,7 @@ def curve(grid: Floats, values: Floats, at: float) -> float:
     return float(values[i] + slope * (at - grid[i]))
 
 
-@njit(cache=True, nogil=True)
+@leaf
 def row_weights(rows: Floats, count: float) -> tuple[int, float, float]:
     """(i, weight of row i, weight of row i + 1) for `count` items; the second may be 0."""
     i = bracket(rows, count)
@@ -72,16 +76,23 @@ def row_weights(rows: Floats, count: float) -> tuple[int, float, float]:
     return i, 1.0 - weight, weight
 
 
-@njit(cache=True, nogil=True)
+@leaf
 def segment(
     rows: Floats, sizes: Floats, values: Floats, count: float, size: float
 ) -> tuple[float, float, float]:
     """(value, slope by size, size where the slope changes) of a table at (count, size)."""
+    return _segment(rows, sizes, values, count, size, bracket(sizes, size))
+
+
+@leaf
+def _segment(
+    rows: Floats, sizes: Floats, values: Floats, count: float, size: float, j: int
+) -> tuple[float, float, float]:
+    """`segment` where the bracket `j` of `size` is known."""
     i, low, high = row_weights(rows, count)
     width = sizes.size
     start = i * width
     other = start + width if high > 0.0 else start
-    j = bracket(sizes, size)
     if j < 0 or width == 1:
         until = sizes[0] if j < 0 and width > 1 else np.inf
         return low * values[start] + high * values[other], 0.0, until
@@ -93,27 +104,39 @@ def segment(
     return left + slope * (size - sizes[j]), slope, until
 
 
-@njit(cache=True, nogil=True)
+@leaf
 def padded(sizes: Floats, tokens: float) -> float:
     """Tokens that a CUDA graph computes: the next capture size, none beyond the largest."""
     if sizes.size == 0 or tokens > sizes[-1]:
         return tokens
-    return float(sizes[np.searchsorted(sizes, tokens)])
+    i = bracket(sizes, tokens)
+    return float(sizes[i]) if i >= 0 and sizes[i] == tokens else float(sizes[i + 1])
 
 
-@njit(cache=True, nogil=True)
+@leaf
 def decode_attention_s(t: StepTables, batch: float, context: float) -> float:
     """Attention of a pure decode step of `batch` > 0 sequences."""
     return segment(t.batch, t.context, t.decode_s, batch, context / batch)[0]
 
 
-@njit(cache=True, nogil=True)
+@leaf
 def prefill_attention_s(t: StepTables, chunk: float, pairs: float) -> float:
     """Attention of a pure prefill step of `chunk` > 0 tokens."""
     return segment(t.chunk, t.attended, t.prefill_s, chunk, pairs / chunk)[0]
 
 
-@njit(cache=True, nogil=True)
+@leaf
+def _on_row(sizes: Floats, values: Floats, i: int, size: float, j: int) -> float:
+    """A table's value on its row `i`, where the bracket `j` of `size` is known."""
+    start, width = i * sizes.size, sizes.size
+    if j < 0 or width == 1:
+        return float(values[start])
+    j = min(j, width - 2)
+    left, right = values[start + j], values[start + j + 1]
+    return float(left + (right - left) / (sizes[j + 1] - sizes[j]) * (size - sizes[j]))
+
+
+@leaf
 def overlap(t: StepTables, i: int, j: int, share: float) -> float:
     """Time of a mixed attention over the sum of its parts in cell (chunk i, batch j)."""
     k = min(max(bracket(t.mixed_share, share), 0), t.mixed_share.size - 2)
@@ -122,7 +145,7 @@ def overlap(t: StepTables, i: int, j: int, share: float) -> float:
     return float((1.0 - w) * t.overlap[start] + w * t.overlap[start + 1])
 
 
-@njit(cache=True, nogil=True)
+@pure
 def mixed_attention_s(
     t: StepTables, batch: float, context: float, chunk: float, pairs: float
 ) -> float:
@@ -130,30 +153,31 @@ def mixed_attention_s(
 
     Four cells are blended, each with the parts as its own chunk and batch have them.
     """
-    alone = decode_attention_s(t, batch, context)
-    prefill = prefill_attention_s(t, chunk, pairs)
+    size, attended = context / batch, pairs / chunk
+    alone = segment(t.batch, t.context, t.decode_s, batch, size)[0]
+    z = bracket(t.attended, attended)
+    prefill = _segment(t.chunk, t.attended, t.prefill_s, chunk, attended, z)[0]
     if t.overlap.size == 0:
         return alone + prefill
-    size, attended = context / batch, pairs / chunk
+    k = bracket(t.mixed_context, size)
     i, of_row, of_next_row = row_weights(t.mixed_chunk, chunk)
     j, of_column, of_next_column = row_weights(t.mixed_batch, batch)
     total = 0.0
     for row, row_weight in ((i, of_row), (i + 1, of_next_row)):
         if row_weight == 0.0:
             continue
-        p = segment(t.chunk, t.attended, t.prefill_s, t.mixed_chunk[row], attended)[0]
+        p = _segment(t.chunk, t.attended, t.prefill_s, t.mixed_chunk[row], attended, z)[0]
         for column, column_weight in ((j, of_column), (j + 1, of_next_column)):
             if column_weight == 0.0:
                 continue
-            own = t.mixed_batch[column]
-            d = segment(t.mixed_batch, t.mixed_context, t.mixed_decode_s, own, size)[0]
+            d = _on_row(t.mixed_context, t.mixed_decode_s, column, size, k)
             both = p + d
             if both > 0.0:
                 total += row_weight * column_weight * both * overlap(t, row, column, d / both)
     return max(total, alone, prefill)
 
 
-@njit(cache=True, nogil=True)
+@leaf
 def shared_s(t: StepTables, batch: float, chunk: float) -> float:
     """The part of a step that does not depend on context: dense and per-sequence work."""
     decodes = batch * t.options[VERIFIED]
@@ -166,7 +190,7 @@ def shared_s(t: StepTables, batch: float, chunk: float) -> float:
     return curve(t.dense_tokens, t.dense_s, tokens) + curve(t.sequences, t.sequence_s, sequences)
 
 
-@njit(cache=True, nogil=True)
+@pure
 def step_s(t: StepTables, batch: float, context: float, chunk: float, pairs: float) -> float:
     """One engine step: `batch` decodes holding `context` KV tokens in all, `chunk` prompt tokens.
 
@@ -180,7 +204,7 @@ def step_s(t: StepTables, batch: float, context: float, chunk: float, pairs: flo
     return shared + mixed_attention_s(t, batch, context, chunk, pairs)
 
 
-@njit(cache=True, nogil=True)
+@pure
 def decode_line(t: StepTables, batch: float, context: float) -> tuple[float, float, float]:
     """(a, c, until): a pure decode step of `batch` takes exactly a + c*x for x in [context, until].
 
@@ -194,7 +218,7 @@ def decode_line(t: StepTables, batch: float, context: float) -> tuple[float, flo
     return shared + value - slope * size, slope / batch, until * batch
 
 
-@njit(cache=True, nogil=True)
+@pure
 def _chunks_s(t: StepTables, history: float, chunk: float, count: float) -> float:
     """Attention of `count` steps of `chunk` tokens, each on the tokens of the ones before.
 
@@ -212,7 +236,7 @@ def _chunks_s(t: StepTables, history: float, chunk: float, count: float) -> floa
     return total
 
 
-@njit(cache=True, nogil=True)
+@pure
 def prefill_s(t: StepTables, history: float, increment: float, max_chunk: float) -> float:
     """A prefill of `increment` tokens on `history`, alone on a worker, in chunks of `max_chunk`."""
     if increment <= 0.0:
@@ -227,7 +251,7 @@ def prefill_s(t: StepTables, history: float, increment: float, max_chunk: float)
     return total
 
 
-@njit(cache=True, nogil=True)
+@pure
 def transfer_s(t: StepTables, tokens: float) -> float:
     """Moving the KV of `tokens` tokens, alone on the link: latency + bytes/bandwidth; 0 for 0."""
     if tokens <= 0.0:
@@ -236,7 +260,7 @@ def transfer_s(t: StepTables, tokens: float) -> float:
     return float(t.transfer[LATENCY_S] + seconds)
 
 
-@njit(cache=True, nogil=True)
+@pure
 def extrapolates(t: StepTables, batch: float, context: float, chunk: float, pairs: float) -> bool:
     """Whether a step lies outside what the tables were fitted on."""
     if batch > t.limits[MAX_BATCH] or chunk > t.limits[MAX_STEP_CHUNK]:

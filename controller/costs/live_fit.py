@@ -243,9 +243,9 @@ class LiveFit:
         return high - low <= _MAX_AMBIGUITY * one.wall_s
 
     def _calibrate(self) -> None:
-        logs: dict[bool, dict[Shape, list[float]]] = {False: {}, True: {}}
+        logs: dict[bool, dict[Shape, list[tuple[Pass, float]]]] = {False: {}, True: {}}
         for stratum, kept in self._reservoir.strata().items():
-            logs[kept[0].is_prefill][stratum] = [self._log_ratio(one) for one in kept]
+            logs[kept[0].is_prefill][stratum] = [(one, self._log_ratio(one)) for one in kept]
         for kind, detector in self._detectors.items():
             detector.calibrate(self._log_ratio, logs[kind])
 
@@ -264,7 +264,7 @@ class LiveFit:
 
     def _settle(self, kind: bool) -> None:
         """The ratio came from a few passes; correct it once there are many."""
-        ratio = self._detectors[kind].settled()
+        ratio = self._detectors[kind].settled(self._unsettled[kind])
         if ratio is not None:
             self._rescale(kind, self._unsettled.pop(kind), ratio)
 

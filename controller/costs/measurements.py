@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,8 @@ from controller.costs.tables import Floats, vector
 from controller.errors import UserError
 
 COLUMNS = ("batch", "context_tokens", "prefill_tokens", "prefill_context_tokens", "step_ms")
+
+_LARGEST = 1e12  # tokens and milliseconds; what is larger is a mistake, and its square overflows
 
 
 class MeasurementError(UserError):
@@ -67,24 +69,35 @@ def parse_measurements(csv_text: str, source: str) -> StepMeasurements:
     `prefill_context_tokens` is the context that the step's prompt tokens build on (tokens already
     computed), with several prompts in a step their mean weighted by chunk.
     """
-    reader = csv.DictReader(io.StringIO(csv_text))
-    missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
+    names, found = read_rows(csv_text, source)
+    missing = [name for name in COLUMNS if name not in names]
     if missing:
         raise MeasurementError(f"{source}: missing column {missing[0]}; need {', '.join(COLUMNS)}")
-    rows = [_row(row, number, source) for number, row in enumerate(reader, start=2)]
+    rows = [_row(row, number, source) for number, row in enumerate(found, start=2)]
     if not rows:
         raise MeasurementError(f"{source}: no rows")
     batch, context, chunk, history, step_ms = np.array(rows).T
     return measurements(batch, context, chunk, history, step_ms / 1e3)
 
 
+def read_rows(csv_text: str, source: str) -> tuple[Sequence[str], list[dict[str, str | None]]]:
+    """Column names and rows of a CSV with a header. Raises MeasurementError if it is none."""
+    try:
+        reader = csv.DictReader(io.StringIO(csv_text))
+        return reader.fieldnames or (), list(reader)
+    except csv.Error as error:
+        raise MeasurementError(f"{source}: not a CSV ({error})") from None
+
+
 def _row(row: dict[str, str | None], number: int, source: str) -> list[float]:
     values = [_number(row[name], name, number, source) for name in COLUMNS]
-    batch, _, chunk, _, step_ms = values
+    batch, context, chunk, _, step_ms = values
     if step_ms <= 0:
         raise MeasurementError(f"{source}: row {number}, step_ms: must be above 0, got {step_ms:g}")
     if batch == 0 and chunk == 0:
         raise MeasurementError(f"{source}: row {number}: neither batch nor prefill_tokens above 0")
+    if batch == 0 and context > 0:
+        raise MeasurementError(f"{source}: row {number}: context_tokens without decodes (batch 0)")
     return values
 
 
@@ -93,7 +106,7 @@ def _number(text: str | None, column: str, number: int, source: str) -> float:
         value = float(text or "")
     except ValueError:
         value = math.nan
-    if not math.isfinite(value) or value < 0:
+    if not 0 <= value <= _LARGEST:
         shown = "nothing" if not text else repr(text)
         raise MeasurementError(
             f"{source}: row {number}, {column}: expected a number from 0 up, got {shown}"

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from controller.costs import calls
-from controller.costs.tables import EMITTED, MAX_CHUNK, Floats, StepTables, linear_tables, pack
+from controller.costs.tables import EMITTED, MAX_CHUNK, Floats, StepTables, pack
 from controller.costs.tables import scaled as scaled_tables
 
 
@@ -85,7 +85,10 @@ class TableCost:
         """`step_s` over arrays that broadcast against each other; their shape comes back."""
         given = np.broadcast_arrays(batch, context, chunk, chunk_pairs)
         flat = [np.ascontiguousarray(values, dtype=np.float64).ravel() for values in given]
-        return calls.steps_s(self._data, self._bounds, *flat).reshape(given[0].shape)
+        b, c, chunks, pairs = flat
+        out = np.empty(b.size)
+        calls.steps_s(self._data, self._bounds, b, c, chunks, pairs, out)
+        return out.reshape(given[0].shape)
 
     def prefills_s(self, prompt: int, cached: NDArray[np.int64]) -> Floats:
         """`prefill_s` of one prompt where `cached` tokens of it are found, shape (n,)."""
@@ -111,30 +114,3 @@ class TableCost:
     def scaled(self, slowdown: float) -> TableCost:
         """The same worker with every computing time multiplied by `slowdown`."""
         return TableCost(scaled_tables(self.tables, slowdown))
-
-
-def linear_cost(
-    base_s: float,
-    per_sequence_s: float,
-    per_context_token_s: float,
-    per_prefill_token_s: float,
-    per_prefill_pair_s: float,
-    max_chunk_tokens: int,
-    kv_latency_s: float,
-    kv_bytes_per_token: float,
-    kv_bandwidth_bytes_s: float,
-) -> TableCost:
-    """One linear piece: base + s*batch + c*context + p*chunk + q*pairs, the base once a step."""
-    return TableCost(
-        linear_tables(
-            base_s=base_s,
-            per_sequence_s=per_sequence_s,
-            per_context_token_s=per_context_token_s,
-            per_prefill_token_s=per_prefill_token_s,
-            per_prefill_pair_s=per_prefill_pair_s,
-            max_chunk_tokens=max_chunk_tokens,
-            kv_latency_s=kv_latency_s,
-            kv_bytes_per_token=kv_bytes_per_token,
-            kv_bandwidth_bytes_s=kv_bandwidth_bytes_s,
-        )
-    )

@@ -8,15 +8,18 @@ rank. Does not own: fitting (op_fit), reading files (the caller).
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from controller.costs.measurements import MeasurementError, StepMeasurements, measurements
+from controller.costs.measurements import (
+    MeasurementError,
+    StepMeasurements,
+    measurements,
+    read_rows,
+)
 from controller.costs.tables import Floats
 
 Samples = tuple[Floats, Floats]  # points (n,) and seconds (n,)
@@ -83,12 +86,12 @@ def _table(
     text: str, columns: tuple[str, ...], source: str, label: str | None = None
 ) -> tuple[list[str], Floats]:
     """Labels (if asked for) and numbers (n, columns) of a CSV whose last column is a time."""
-    reader = csv.DictReader(io.StringIO(text))
+    header, found = read_rows(text, source)
     for name in (*columns, *([label] if label else [])):
-        if name not in (reader.fieldnames or ()):
+        if name not in header:
             raise MeasurementError(f"{source}: missing column {name}")
     labels, rows = [], []
-    for number, row in enumerate(reader, start=2):
+    for number, row in enumerate(found, start=2):
         values = [_number(row[name], name, number, source) for name in columns]
         if values[-1] <= 0:
             raise MeasurementError(f"{source}: row {number}, {columns[-1]}: must be above 0")

@@ -81,15 +81,21 @@ def _sweep(table: Floats, p: Floats, d: Floats, share: Floats, up: bool) -> Floa
 
 def _times(h: Floats, p: Floats, d: Floats, share: Floats) -> Floats:
     total = p[:, None] + d[None, :]
-    times: Floats = total * np.interp(d[None, :] / total, share, h)
+    times: Floats = total * np.interp(_over(d[None, :], total), share, h)
     return times
+
+
+def _over(part: Floats, total: Floats) -> Floats:
+    """part/total, 0 where a step has neither part."""
+    ratio: Floats = np.divide(part, total, out=np.zeros(total.shape), where=total > 0)
+    return ratio
 
 
 def _bounded(h: Floats, limit: Floats, p: Floats, d: Floats, share: Floats, up: bool) -> Floats:
     """Move the nodes beside every broken bound by what is missing there, and keep rule 1."""
     total = p[:, None] + d[None, :]
-    at = (d[None, :] / total).ravel()
-    bound = (limit / total).ravel()
+    at = _over(d[None, :], total).ravel()
+    bound = _over(limit, total).ravel()
     k = np.clip(np.searchsorted(share, at, side="right") - 1, 0, len(share) - 2)
     for _ in range(_PASSES):
         missing = bound - np.interp(at, share, h)

@@ -13,10 +13,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from controller.routing.kernels import choice, forecast, lanes
 from controller.routing.kernels.algorithm_2 import ROOM
+from controller.routing.kernels.compiled import compiled
 from controller.routing.kernels.estimates import queue_s
 from controller.routing.kernels.orderings import Ordering
 from controller.types import FloatArray, IntArray
@@ -205,7 +205,7 @@ def _longer(old: Any, kind: np.dtype[Any], free: list[int]) -> Any:
     return new
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _clear(rows: Any, lane: int) -> None:
     row = rows[lane]
     row.queue_head = row.queue_tail = row.late_head = row.late_tail = -1
@@ -216,7 +216,7 @@ def _clear(rows: Any, lane: int) -> None:
     row.ttft_s, row.ttft_until_s = np.nan, np.inf
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _describe(tasks: Any, i: int, arrival_s: float, uncached: int, urgency: int) -> None:
     task = tasks[i]
     task.arrival_s, task.uncached, task.urgency = arrival_s, uncached, urgency
@@ -224,7 +224,7 @@ def _describe(tasks: Any, i: int, arrival_s: float, uncached: int, urgency: int)
     task.lane = task.next = task.prev = -1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _join(
     tasks: Any,
     rows: Any,
@@ -244,7 +244,7 @@ def _join(
     row.wait_tokens += task.uncached
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _leave(tasks: Any, rows: Any, i: int, now_s: float) -> None:
     task = tasks[i]
     if task.lane < 0:
@@ -258,13 +258,13 @@ def _leave(tasks: Any, rows: Any, i: int, now_s: float) -> None:
     task.lane = -1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _waited(row: Any, task: Any) -> None:
     row.wait_s = row.wait_s - task.predicted_s if row.queued + row.lates > 0 else 0.0
     row.wait_tokens -= task.uncached
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _land(tasks: Any, row: Any, i: int, now_s: float) -> None:
     before, after = tasks[i].prev, tasks[i].next
     if before >= 0:
@@ -282,7 +282,7 @@ def _land(tasks: Any, row: Any, i: int, now_s: float) -> None:
     tasks[i].flies = 0
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _fly(tasks: Any, row: Any, i: int, now_s: float) -> None:
     task = tasks[i]
     task.prev, task.next, task.flies = row.fly_tail, -1, 1
@@ -298,7 +298,7 @@ def _fly(tasks: Any, row: Any, i: int, now_s: float) -> None:
     row.fly_s += task.predicted_s
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _fly_at_once(
     tasks: Any, rows: Any, lane: int, i: int, predicted_s: float, now_s: float
 ) -> None:
@@ -307,12 +307,12 @@ def _fly_at_once(
     _fly(tasks, rows[lane], i, now_s)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _busy_s(row: Any, now_s: float) -> float:
     return queue_s(0.0, row.fly_s, row.since_s, now_s)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _look(
     tasks: Any,
     rows: Any,
@@ -321,6 +321,7 @@ def _look(
     window: int,
     late_share: float,
     max_wait_s: float,
+    cap: int,
     now_s: float,
     most_tokens: int,
     room: IntArray,
@@ -328,14 +329,14 @@ def _look(
     row = rows[lane]
     if row.queued + row.lates == 0:
         return -1, 0
-    rule = Ordering(kind, window, late_share, max_wait_s)
+    rule = Ordering(kind, window, late_share, max_wait_s, cap)
     i, ordered = choice.look(tasks, row, rule, now_s, _busy_s(row, now_s), room)
     if row.flying > 0 and row.fly_tokens + tasks[i].uncached > most_tokens:
         return -1, 0
     return i, ordered
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _send(
     tasks: Any,
     rows: Any,
@@ -343,24 +344,25 @@ def _send(
     window: int,
     late_share: float,
     max_wait_s: float,
+    cap: int,
     i: int,
     ordered: int,
     now_s: float,
     room: IntArray,
 ) -> None:
     row = rows[tasks[i].lane]
-    rule = Ordering(kind, window, late_share, max_wait_s)
+    rule = Ordering(kind, window, late_share, max_wait_s, cap)
     choice.send(tasks, row, rule, i, ordered, now_s, room)
     _waited(row, tasks[i])
     _fly(tasks, row, i, now_s)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _set_window(rows: Any, lane: int, ttft_s: float, until_s: float) -> None:
     rows[lane].ttft_s, rows[lane].ttft_until_s = ttft_s, until_s
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _oldest_s(tasks: Any, row: Any) -> float:
     """When the oldest head of its lists joined; infinite: it is empty."""
     oldest_s = np.inf
@@ -370,7 +372,7 @@ def _oldest_s(tasks: Any, row: Any) -> float:
     return oldest_s
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _oldest_age_s(tasks: Any, rows: Any, now_s: float) -> float:
     oldest_s = now_s
     for k in range(rows.size):
@@ -379,7 +381,7 @@ def _oldest_age_s(tasks: Any, rows: Any, now_s: float) -> float:
     return now_s - oldest_s
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _pool(
     tasks: Any,
     rows: Any,
@@ -401,7 +403,7 @@ def _pool(
     return stale
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _forecasts(
     tasks: Any,
     rows: Any,
@@ -410,6 +412,7 @@ def _forecasts(
     window: int,
     late_share: float,
     max_wait_s: float,
+    cap: int,
     i: int,
     now_s: float,
     queued_s: float,
@@ -419,7 +422,7 @@ def _forecasts(
     misses: FloatArray,
     end_s: FloatArray,
 ) -> None:
-    rule = Ordering(kind, window, late_share, max_wait_s)
+    rule = Ordering(kind, window, late_share, max_wait_s, cap)
     tasks[i].due_s, tasks[i].queued_s = due_s, queued_s
     for k in range(which.size):
         row = rows[which[k]]

@@ -42,9 +42,12 @@ def check_output(path: str | Path, suffixes: Sequence[str], *, force: bool) -> N
 def replace_file(path: str | Path, write: Callable[[str], object]) -> None:
     """Let `write` make a file under a temporary name, then rename it. Raises UserError."""
     target = Path(path).absolute()
-    handle, temporary = tempfile.mkstemp(
-        dir=target.parent, prefix=f".{target.name}.", suffix=target.suffix
-    )
+    try:
+        handle, temporary = tempfile.mkstemp(
+            dir=target.parent, prefix=f".{target.name}.", suffix=target.suffix
+        )
+    except OSError as error:
+        raise UserError(f"{path}: cannot write ({error.strerror or error})") from None
     os.close(handle)
     try:
         write(temporary)

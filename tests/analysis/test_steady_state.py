@@ -8,20 +8,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.steady_state import Discipline, Load, Server, steady_state
-from controller.costs.model import TableCost, linear_cost
+from controller.costs.model import TableCost
+from controller.costs.tables import linear_tables
 
 pytestmark = pytest.mark.unit
 
-COST = linear_cost(
-    base_s=0.01,
-    per_sequence_s=1e-5,
-    per_context_token_s=1e-8,
-    per_prefill_token_s=5e-5,
-    per_prefill_pair_s=1e-10,
-    max_chunk_tokens=8192,
-    kv_latency_s=0.0,
-    kv_bytes_per_token=1,
-    kv_bandwidth_bytes_s=1e9,
+COST = TableCost(
+    linear_tables(
+        base_s=0.01,
+        per_sequence_s=1e-5,
+        per_context_token_s=1e-8,
+        per_prefill_token_s=5e-5,
+        per_prefill_pair_s=1e-10,
+        max_chunk_tokens=8192,
+        kv_latency_s=0.0,
+        kv_bytes_per_token=1,
+        kv_bandwidth_bytes_s=1e9,
+    )
 )
 
 

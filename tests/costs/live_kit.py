@@ -13,23 +13,26 @@ import numpy as np
 
 from controller.costs.live_fit import LiveFit
 from controller.costs.live_passes import Pass
-from controller.costs.model import TableCost, linear_cost
+from controller.costs.model import TableCost
+from controller.costs.tables import linear_tables
 
 BLOCK, BUDGET = 64, 2048
 
 
 def dense70b() -> TableCost:
     """The shipped illustrative profile's coefficients."""
-    return linear_cost(
-        base_s=15e-3,
-        per_sequence_s=0.02e-3,
-        per_context_token_s=0.03e-6,
-        per_prefill_token_s=0.0523e-3,
-        per_prefill_pair_s=0.9e-9,
-        max_chunk_tokens=BUDGET,
-        kv_latency_s=2e-3,
-        kv_bytes_per_token=327680,
-        kv_bandwidth_bytes_s=25e9,
+    return TableCost(
+        linear_tables(
+            base_s=15e-3,
+            per_sequence_s=0.02e-3,
+            per_context_token_s=0.03e-6,
+            per_prefill_token_s=0.0523e-3,
+            per_prefill_pair_s=0.9e-9,
+            max_chunk_tokens=BUDGET,
+            kv_latency_s=2e-3,
+            kv_bytes_per_token=327680,
+            kv_bandwidth_bytes_s=25e9,
+        )
     )
 
 

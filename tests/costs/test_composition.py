@@ -13,6 +13,7 @@ from controller.costs.architecture import llama31_8b, llama31_70b, qwen3_30b_a3b
 from controller.costs.checks import problem
 from controller.costs.collectives import Link, all_gather_s, all_reduce_s, all_to_all_s
 from controller.costs.compose import ComposeOptions, compose, expert_s
+from controller.costs.curves import Curve
 from controller.costs.links import KvLinks, fair_finish_s
 from controller.costs.memory import MemoryBudget, kv_blocks, kv_bytes_per_token, weight_bytes
 from controller.costs.model import TableCost
@@ -116,6 +117,22 @@ def test_tensor_ranks_meet_twice_a_layer(ops: OpFit):
     assert extra == pytest.approx(64 * all_reduce_s(WIRE, 2, 1024 * 4096 * 2), rel=0.02)
     with pytest.raises(UserError, match="needs the link"):
         compose(model, ops, Parallelism(tp=2), ComposeOptions())
+
+
+def test_norms_of_heads_are_split_between_tensor_ranks(ops: OpFit):
+    # Tables of two ranks repeat the times of one rank with all heads.
+    norm = Curve(np.array([1.0, 2048.0]), np.array([1e-4, 1e-4]))
+    normed = replace(ops, dense={**ops.dense, "qk_norm": norm})
+
+    def added_s(tp: int) -> float:
+        options = ComposeOptions(link=WIRE)
+        layout = Parallelism(tp=tp)
+        steps = (compose(llama31_8b(), each, layout, options) for each in (normed, ops))
+        with_norm, without = (TableCost(tables).decode_step_s(64, 65536) for tables in steps)
+        return with_norm - without
+
+    assert added_s(1) == pytest.approx(32 * 2 * 1e-4, rel=0.05)
+    assert added_s(2) == pytest.approx(32 * 1e-4, rel=0.05)
 
 
 def test_a_full_pipeline_takes_a_stage_at_a_time(ops: OpFit):

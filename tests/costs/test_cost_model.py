@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 
 from controller.costs import kernels
 from controller.costs.checks import problem
-from controller.costs.model import TableCost, linear_cost
+from controller.costs.model import TableCost
 from controller.costs.tables import (
     EMITTED,
     PAD_MIXED,
     VERIFIED,
     StepTables,
     default_options,
+    linear_tables,
     transfer_vector,
     vector,
 )
@@ -36,7 +37,7 @@ LINEAR = {
     "kv_bytes_per_token": 1000,
     "kv_bandwidth_bytes_s": 1_000_000.0,
 }
-COSTS = linear_cost(**LINEAR)
+COSTS = TableCost(linear_tables(**LINEAR))
 counts = st.integers(0, 10**6)
 
 
@@ -97,7 +98,7 @@ def test_a_prefill_is_the_sum_of_its_chunk_steps(cost: TableCost, history: int, 
 
 @given(a=counts, b=counts)
 def test_chunk_size_changes_only_the_number_of_bases(a: int, b: int):
-    whole = linear_cost(**{**LINEAR, "max_chunk_tokens": 10**7})
+    whole = TableCost(linear_tables(**{**LINEAR, "max_chunk_tokens": 10**7}))
     chunks = -(-b // COSTS.max_chunk_tokens)
     extra = (chunks - 1) * LINEAR["base_s"] if b else 0.0
     assert COSTS.prefill_s(a, b) == pytest.approx(whole.prefill_s(a, b) + extra)

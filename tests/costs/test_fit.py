@@ -17,12 +17,14 @@ from controller.costs.measurements import (
     measurements,
     parse_measurements,
 )
-from controller.costs.model import TableCost, linear_cost
-from controller.costs.tables import additive
+from controller.costs.mixed_fit import with_overlap
+from controller.costs.model import TableCost
+from controller.costs.tables import additive, linear_tables
+from controller.runtime.resources import read_profile
 
 pytestmark = pytest.mark.unit
 
-LINEAR = linear_cost(15e-3, 2e-5, 3e-8, 5.23e-5, 9e-10, 2048, 0.002, 327680, 25e9)
+LINEAR = TableCost(linear_tables(15e-3, 2e-5, 3e-8, 5.23e-5, 9e-10, 2048, 0.002, 327680, 25e9))
 BENT = TableCost(rich_tables(**additive(), capture_sizes=np.array([])))
 
 
@@ -119,6 +121,8 @@ def test_a_csv_comes_back_as_it_was_written():
         ("1,many,0,0,5", "row 2, context_tokens: expected a number from 0 up, got 'many'"),
         ("1,10,,0,5", "row 2, prefill_tokens: expected a number from 0 up, got nothing"),
         ("0,0,0,0,5", "row 2: neither batch nor prefill_tokens above 0"),
+        ("0,100,5,0,5", "row 2: context_tokens without decodes (batch 0)"),
+        ("1e308,10,0,0,5", "row 2, batch: expected a number from 0 up, got '1e308'"),
     ],
 )
 def test_a_bad_row_is_named_with_its_column(row: str, said: str):
@@ -132,3 +136,44 @@ def test_a_bad_row_is_named_with_its_column(row: str, said: str):
 def test_a_missing_column_is_named(text: str):
     with pytest.raises(MeasurementError, match=r"steps\.csv: missing column "):
         parse_measurements(text, "steps.csv")
+
+
+def test_what_is_no_csv_is_named():
+    with pytest.raises(MeasurementError, match=r"steps\.csv: not a CSV"):
+        parse_measurements("a" * 200_000, "steps.csv")
+
+
+def wide(cost: TableCost, count: int, seed: int) -> StepMeasurements:
+    """Steps of batches up to 256 with 1 % noise, a third of them mixed."""
+    rng = np.random.default_rng(seed)
+    kind = rng.integers(0, 3, count)
+    batch = np.where(kind == 0, 0, np.exp(rng.uniform(0, np.log(256), count)).round())
+    each = np.exp(rng.uniform(np.log(64), np.log(8192), count)).round()
+    context = batch * np.where(batch * each > 300_000, 64, each)
+    chunk = np.where(kind == 1, 0, np.exp(rng.uniform(np.log(16), np.log(2048), count)).round())
+    history = rng.integers(0, 8000, count) * (rng.random(count) < 0.5)
+    blank = measurements(batch, context, chunk, history, np.ones(count))
+    times = cost.steps_s(blank.batch, blank.context, blank.chunk, blank.pairs)
+    return measurements(batch, context, chunk, history, times * rng.normal(1, 0.01, count))
+
+
+def test_mixed_steps_that_overlap_are_followed_where_the_options_allow_it():
+    m = wide(read_profile("qwen3_32b_tp2_rtxpro6000").cost_model(), 1500, 0)
+    sums = fit_step_tables(m, FitOptions())
+    found = fit_step_tables(m, FitOptions(overlap=True))
+    assert len(sums.tables.overlap) == 0 and len(found.tables.overlap) > 0
+    assert problem(found.tables) is None
+    assert found.errors.overall.p95_pct < 0.8 * sums.errors.overall.p95_pct
+    fresh = wide(read_profile("qwen3_32b_tp2_rtxpro6000").cost_model(), 1500, 1)
+    errors = [worst(TableCost(each.tables), fresh, 95) for each in (found, sums)]
+    assert errors[0] < 0.8 * errors[1]
+
+
+def test_mixed_steps_that_are_sums_stay_sums():
+    fitted = fit_step_tables(wide(LINEAR, 600, 0), FitOptions(overlap=True))
+    assert len(fitted.tables.overlap) == 0
+
+
+def test_too_few_mixed_steps_show_no_overlap():
+    fitted = fit_step_tables(steps(LINEAR, 60, 0), FitOptions(overlap=True))
+    assert with_overlap(fitted.tables, steps(LINEAR, 60, 0)) is None

@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 from op_kit import BATCHES, CHUNKS, SIZES, mixed_us, prefill_us, texts
+from shared_data import shared_path
 
 from controller.costs.attention_fit import fill_short, fit_attention, needed_rows, size_grid
 from controller.costs.checks import problem
@@ -19,11 +17,10 @@ from controller.costs.measurements import MeasurementError
 from controller.costs.op_profiles import attention_cost, fit_moe, fit_ops, holdout_errors
 from controller.costs.op_tables import MoeSamples, parse_op_tables
 from controller.costs.overlap_rules import cone, enforce, lattice_times
+from controller.runtime.operator_tables import read_op_tables
 
 pytestmark = pytest.mark.unit
 
-ROOT = Path(os.environ.get("EQUILIBRIUM_SHARED", Path(__file__).parents[3] / "shared"))
-REAL = ROOT / "validation" / "op_profiles"
 SHARE = np.array([0.0, 0.1, 0.3, 0.5, 0.7, 0.88, 1.0])
 
 
@@ -81,11 +78,10 @@ def test_holdout_errors_are_those_of_rows_that_were_not_fitted():
     assert noisy.tables["attention"].median_pct > 9.0
 
 
-@pytest.mark.skipif(not REAL.is_dir(), reason="needs ../shared/validation/op_profiles")
 @pytest.mark.parametrize("folder", ["rtx4090_llama31_8b/tp1", "rtxpro6000_qwen3_32b/tp2"])
 def test_real_kernels_are_predicted_from_half_of_their_rows(folder: str):
-    files = {path.stem: path.read_text() for path in (REAL / folder).glob("*.csv")}
-    found = holdout_errors(parse_op_tables(files, folder), seed=0)
+    tables = read_op_tables(shared_path(f"validation/op_profiles/{folder}"))
+    found = holdout_errors(tables, seed=0)
     assert found.overall.median_pct <= 3.0
     assert found.overall.p95_pct <= 12.0
     assert found.attention[StepKind.MIXED].p95_pct <= 12.0

@@ -15,7 +15,7 @@ from test_cost_model import rich_tables
 
 from controller.costs.checks import problem
 from controller.costs.errors_report import Ape, FitErrors, StepKind
-from controller.costs.model import linear_cost
+from controller.costs.model import TableCost
 from controller.costs.profile import (
     Engine,
     Parallelism,
@@ -24,6 +24,7 @@ from controller.costs.profile import (
     dump_profile,
     parse_profile,
 )
+from controller.costs.tables import linear_tables
 
 pytestmark = pytest.mark.unit
 
@@ -160,7 +161,7 @@ def test_every_shipped_profile_parses_is_small_and_keeps_the_rules(path: Path):
 def test_the_illustrative_profile_predicts_what_it_did_in_its_first_schema():
     path = PROFILES / "dense70b_tp4.json"
     cost = parse_profile(path.read_text(encoding="utf-8"), path.name).cost_model()
-    first = linear_cost(0.015, 2e-5, 3e-8, 5.23e-5, 9e-10, 2048, 0.002, 327680, 25e9)
+    first = TableCost(linear_tables(0.015, 2e-5, 3e-8, 5.23e-5, 9e-10, 2048, 0.002, 327680, 25e9))
     for shape in ((1, 100, 0, 0.0), (256, 524288, 0, 0.0), (0, 0, 512, 1e6), (32, 65536, 700, 3e6)):
         assert cost.step_s(*shape) == pytest.approx(first.step_s(*shape), rel=1e-12)
     assert cost.prefill_s(100, 8192) == pytest.approx(first.prefill_s(100, 8192), rel=1e-12)

@@ -5,21 +5,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from controller.costs.model import linear_cost
+from controller.costs.model import TableCost
+from controller.costs.tables import linear_tables
 from controller.engine import Engine, EngineRequest, EngineSpec, Output, Pull, Step
 
 # 10 ms a step, 1 ms a decode, 0.01 ms a context token, 0.1 ms a prompt token, 1 us a pair;
 # a transfer is 2 ms and 1 ms a token.
-COSTS = linear_cost(
-    base_s=0.010,
-    per_sequence_s=0.001,
-    per_context_token_s=0.00001,
-    per_prefill_token_s=0.0001,
-    per_prefill_pair_s=0.000001,
-    max_chunk_tokens=1024,
-    kv_latency_s=0.002,
-    kv_bytes_per_token=1000,
-    kv_bandwidth_bytes_s=1_000_000.0,
+COSTS = TableCost(
+    linear_tables(
+        base_s=0.010,
+        per_sequence_s=0.001,
+        per_context_token_s=0.00001,
+        per_prefill_token_s=0.0001,
+        per_prefill_pair_s=0.000001,
+        max_chunk_tokens=1024,
+        kv_latency_s=0.002,
+        kv_bytes_per_token=1000,
+        kv_bandwidth_bytes_s=1_000_000.0,
+    )
 )
 
 

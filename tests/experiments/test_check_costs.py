@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
+from shared_data import shared_path
 
 from experiments import check_costs
 
@@ -24,7 +24,6 @@ ROWS = (
     + "c,vllm,acme/Unheard-Of-7B,mi300x,fp8,agg,1024,1024,fp8,8,4,1,1,4,1,110,8.2\n"
     + "d,sglang,deepseek-ai/DeepSeek-R1,gb300,fp4,disagg,1024,1024,,,,,,,,110,8.2\n"
 )
-SHARED = Path(os.environ.get("EQUILIBRIUM_SHARED", Path(__file__).parents[3] / "shared"))
 
 
 @pytest.fixture(autouse=True)
@@ -104,11 +103,8 @@ def test_a_path_that_is_not_there_is_one_clear_line(
     assert capsys.readouterr().err.count("\n") == 1
 
 
-@pytest.mark.skipif(
-    not (SHARED / "validation/silicon_sample_half.csv").is_file(), reason="no shared/ folder"
-)
 def test_dense_servers_are_within_ten_per_cent_at_the_median(monkeypatch, capsys) -> None:
-    path = SHARED / "validation/silicon_sample_half.csv"
+    path = shared_path("validation/silicon_sample_half.csv")
     found = json.loads(run(monkeypatch, capsys, "--silicon", path)[1][-1])
     assert found["covered_points"] > 450
     assert found["tpot_median_ape"] <= 10

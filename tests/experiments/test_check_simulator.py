@@ -4,23 +4,20 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from shared_data import shared_path
 from vllm_kit import log_of, write_profiles, write_run
 
 from controller.costs.op_profiles import fit_ops
-from controller.costs.op_tables import parse_op_tables
+from controller.runtime.operator_tables import read_op_tables
 from experiments import check_simulator
 from experiments.vllm_replay import replay
 from experiments.vllm_runs import architecture, read_run
 from experiments.vllm_steps import OVERHEADS, engine_model
-
-SHARED = Path(os.environ.get("EQUILIBRIUM_SHARED", Path(__file__).parents[3] / "shared"))
-VALIDATION = SHARED / "validation"
 
 
 def run_main(monkeypatch, *arguments: object) -> int:
@@ -31,8 +28,7 @@ def run_main(monkeypatch, *arguments: object) -> int:
 def synthetic(folder: Path) -> None:
     """Runs of one engine and of two in lock-step whose logs the replay itself wrote."""
     write_profiles(folder / "profiles" / "rtx9090_qwen")
-    texts = {p.stem: p.read_text() for p in (folder / "profiles/rtx9090_qwen/tp1").glob("*.csv")}
-    ops = fit_ops(parse_op_tables(texts, "kit"))
+    ops = fit_ops(read_op_tables(folder / "profiles/rtx9090_qwen/tp1"))
     rng = np.random.default_rng(7)
     rows = zip(
         np.cumsum(rng.exponential(0.05, 40)),
@@ -90,10 +86,9 @@ def test_what_the_operator_can_fix_is_one_line(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.integration
-@pytest.mark.skipif(not VALIDATION.is_dir(), reason=f"needs the logs of {VALIDATION}")
 def test_real_logs_are_met_within_three_percent_and_five_at_p95():
-    folders = check_simulator.run_folders(VALIDATION / "vllm_runs")
-    found = check_simulator.check(folders, VALIDATION / "op_profiles", None)
+    folders = check_simulator.run_folders(shared_path("validation/vllm_runs"))
+    found = check_simulator.check(folders, shared_path("validation/op_profiles"), None)
 
     assert len(found) == 2
     for name, errors in found.items():

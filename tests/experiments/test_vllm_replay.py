@@ -16,9 +16,9 @@ from controller.costs.architecture import llama31_8b, qwen3_30b_a3b
 from controller.costs.collectives import Link, all_reduce_s
 from controller.costs.curves import Curve
 from controller.costs.op_profiles import OpFit, fit_ops
-from controller.costs.op_tables import parse_op_tables
 from controller.costs.tables import vector
 from controller.errors import UserError
+from controller.runtime.operator_tables import read_op_tables
 from experiments.vllm_replay import contents, replay
 from experiments.vllm_runs import Run, architecture, operator_folder, read_log, read_run
 from experiments.vllm_steps import EngineModel, Overheads, capture_sizes, engine_model, hop
@@ -57,8 +57,7 @@ def run_of(rows: list[tuple[float, int, int]], **changes: object) -> Run:
 def ops(tmp_path_factory) -> OpFit:
     folder = tmp_path_factory.mktemp("ops") / "kit"
     write_profiles(folder)
-    texts = {path.stem: path.read_text() for path in (folder / "tp1").glob("*.csv")}
-    return fit_ops(parse_op_tables(texts, "kit"))
+    return fit_ops(read_op_tables(folder / "tp1"))
 
 
 def test_a_request_alone_takes_its_prefill_and_its_decodes():

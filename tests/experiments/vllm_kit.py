@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from controller.costs.model import linear_cost
-from controller.costs.tables import StepTables
+from controller.costs.tables import StepTables, linear_tables
 from experiments.vllm_runs import Log
 
 MODEL = "Qwen/Qwen3-30B-A3B"
@@ -32,7 +31,7 @@ def round_tables(**changes: float) -> StepTables:
         "kv_bytes_per_token": 1.0,
         "kv_bandwidth_bytes_s": 1e9,
     }
-    return linear_cost(**{**values, **changes}).tables  # type: ignore[arg-type]
+    return linear_tables(**{**values, **changes})  # type: ignore[arg-type]
 
 
 def log_of(rows: list[tuple[float, int, int]]) -> Log:

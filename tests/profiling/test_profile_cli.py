@@ -124,6 +124,7 @@ def test_validate_prints_errors_and_draws_them(capsys, tmp_path):
     ("arguments", "expected"),
     [
         (("show", "nowhere"), "shipped by name"),
+        (("show", "nowhere"), "all: equilibrium profile list"),
         (("validate", "--profile", "dense70b_tp4", "--measurements", "none.csv"), "none.csv"),
         (
             ("validate", "--profile", "dense70b_tp4", "--measurements", "x", "--slowdown", "0"),
@@ -141,6 +142,15 @@ def test_validate_prints_errors_and_draws_them(capsys, tmp_path):
         (
             ("live", "--name", "x", "--out", "x.json", "--namespace", "b", "--request-plane", "x"),
             "unknown discovery backend or plane",
+        ),
+        (("live", "--name", "x", "--out", "x.json", "--warm-up", "-1"), "--warm-up -1"),
+        (("live", "--name", "x", "--out", "x.json", "--seed", "-1"), "--seed -1"),
+        (("live", "--name", "x", "--out", "x.json", "--tp", "0"), "--tp 0"),
+        (("live", "--name", "x", "--out", "x.json", "--block-size", "0"), "--block-size 0"),
+        (("live", "--name", "", "--out", "x.json"), "--name: must not be empty"),
+        (
+            ("validate", "--profile", "dense70b_tp4", "--measurements", "x", "--slowdown", "inf"),
+            "0",
         ),
         (("kv-transfer", "--sizes", "1K,2K"), "at least three"),
         (("kv-transfer", "--sizes", "1K,2K,big"), "--sizes big"),

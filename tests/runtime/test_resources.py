@@ -42,12 +42,22 @@ def test_path_works_and_wins_over_a_shipped_name(
     assert read_profile(tmp_path / "copy.json").name == "dense70b_tp4"
 
 
-@pytest.mark.parametrize("kind", list(Kind))
-def test_unknown_name_lists_the_known_ones(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [Kind.DEPLOYMENT, Kind.TRACE])
+def test_an_unknown_name_lists_the_few_known_ones(kind: Kind) -> None:
     with pytest.raises(UserError) as caught:
         find(kind, "nope")
     names = ", ".join(shipped(kind)) or "none"
     assert str(caught.value) == f"{kind.value} nope does not exist; shipped by name: {names}"
+
+
+def test_a_mistyped_name_among_many_gets_the_nearest_and_how_to_list_all() -> None:
+    with pytest.raises(UserError) as caught:
+        find(Kind.PROFILE, "mixtral_8x7_tp2_h100")
+    said = str(caught.value)
+    near = said.split("by name: ")[1].partition(";")[0].split(", ")
+    assert near[0] == "mixtral_8x7b_tp2_h100" and len(near) == 3
+    assert set(near) < set(shipped(Kind.PROFILE))
+    assert said.endswith("; all: equilibrium profile list")
 
 
 def test_folder_is_not_a_file(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from controller.costs.profile import Profile
 
 UNKNOWN = "not stated"
+_COUNTS = ("max_num_batched_tokens", "max_num_seqs", "block_size", "num_gpu_blocks")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,6 +57,7 @@ def fit_options(args: argparse.Namespace, max_chunk_tokens: int) -> FitOptions:
     from controller.costs.fit import FitOptions
     from controller.runtime.resources import read_profile
 
+    _check(args)
     options = FitOptions(
         max_chunk_tokens=args.max_num_batched_tokens or max_chunk_tokens,
         capture_sizes=capture_sizes(args.capture_sizes),
@@ -71,6 +73,22 @@ def fit_options(args: argparse.Namespace, max_chunk_tokens: int) -> FitOptions:
     )
 
 
+def _check(args: argparse.Namespace) -> None:
+    """What a profile cannot hold is refused before the work, not after it."""
+    from controller.errors import UserError
+
+    for name in (*_COUNTS, "tp", "pp", "dp", "ep"):
+        value = getattr(args, name)
+        if value is not None and value < 1:
+            raise UserError(f"--{name.replace('_', '-')} {value}: give a number from 1 up")
+    for name in ("name", "license", "model", "gpu", "precision", "engine", "engine_version"):
+        text = getattr(args, name)
+        if text is not None and not text.strip():
+            raise UserError(f"--{name.replace('_', '-')}: must not be empty")
+    if args.seed < 0:
+        raise UserError(f"--seed {args.seed}: give a number from 0 up")
+
+
 def make_profile(
     args: argparse.Namespace, fitted: StepFit, how: str, learned: dict[str, Any] | None = None
 ) -> Profile:
@@ -79,10 +97,7 @@ def make_profile(
     from controller.costs.tables import MAX_CHUNK
 
     facts: dict[str, Any] = {"max_num_batched_tokens": int(fitted.tables.options[MAX_CHUNK])}
-    stated = {
-        name: getattr(args, name)
-        for name in ("max_num_batched_tokens", "max_num_seqs", "block_size", "num_gpu_blocks")
-    }
+    stated = {name: getattr(args, name) for name in _COUNTS}
     for source in (learned or {}, stated):
         facts |= {name: value for name, value in source.items() if value is not None}
     model = facts.pop("model", None)

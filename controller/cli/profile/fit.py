@@ -37,7 +37,8 @@ def run(args: argparse.Namespace) -> int:
     text = read_text(Path(args.measurements), "measurements")
     steps = parse_measurements(text, args.measurements)
     options = about.fit_options(args, max_chunk_tokens=max(1, int(steps.chunk.max())))
-    fitted = about.fit_function(args)(steps, replace(options, seed=args.seed))
+    options = replace(options, seed=args.seed, overlap=True)
+    fitted = about.fit_function(args)(steps, options)
     how = f"{len(steps):,} measured steps of {args.measurements}"
     write_text(args.out, dump_profile(about.make_profile(args, fitted, how)))
     out = console()

@@ -70,12 +70,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Listen, fit, write."""
     from controller.costs.live_fit import LiveFit, LiveOptions
+    from controller.errors import UserError
     from controller.runtime.files import check_output
     from controller.runtime.profiling.live import follow
 
     check_output(args.out, (".json",), force=args.force)
     if args.steps_out is not None:
         check_output(args.steps_out, (".csv",), force=args.force)
+    if args.warm_up < 0:
+        raise UserError(f"--warm-up {args.warm_up}: give a number from 0 up")
     duration_s = quantities.seconds(args.duration, "--duration")
     options = LiveOptions(
         warm_up_passes=args.warm_up,

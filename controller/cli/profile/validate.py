@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     from controller.runtime.files import read_text
     from controller.runtime.resources import read_profile
 
-    if not args.slowdown > 0:
+    if not 0 < args.slowdown < math.inf:
         raise UserError(f"--slowdown {args.slowdown}: give a number above 0")
     profile = read_profile(args.profile)
     text = read_text(Path(args.measurements), "measurements")

@@ -17,8 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
+from controller.routing.kernels.compiled import compiled
 from controller.routing.kernels.orderings import MOST_WINDOW
 from controller.types import IntArray
 
@@ -26,7 +25,7 @@ ROOM = 3 * MOST_WINDOW
 """Numbers that `best_order` needs: rows, permutation, best permutation."""
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def next_permutation(p: IntArray) -> bool:
     """The next one in lexicographic order, in place; False after the last."""
     i = p.size - 2
@@ -45,7 +44,7 @@ def next_permutation(p: IntArray) -> bool:
     return True
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def on_time_count(items: Any, rows: IntArray, p: IntArray, now_s: float) -> int:
     """Eq. 3 and Eq. 4 of one permutation."""
     done_s, count = now_s, 0
@@ -55,7 +54,7 @@ def on_time_count(items: Any, rows: IntArray, p: IntArray, now_s: float) -> int:
     return count
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def keeps_caps(items: Any, rows: IntArray, p: IntArray, cap: int) -> bool:
     """Whether nobody who was postponed `cap` times is postponed again."""
     for place in range(p.size):
@@ -64,7 +63,7 @@ def keeps_caps(items: Any, rows: IntArray, p: IntArray, cap: int) -> bool:
     return True
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def best_order(items: Any, head: int, window: int, now_s: float, room: IntArray) -> int:
     """The best permutation of the first tasks, into `room`; returns how many tasks these are."""
     n, i = 0, head
@@ -86,7 +85,7 @@ def best_order(items: Any, head: int, window: int, now_s: float, room: IntArray)
     return n
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def apply_order(items: Any, lane: Any, n: int, room: IntArray) -> None:
     """Put the first n tasks in the order that `best_order` left in `room`; count postponements."""
     if n == 0:

@@ -6,8 +6,7 @@ Owns: the choice. Does not own: the context of each worker, which sessions are b
 
 from __future__ import annotations
 
-from numba import njit
-
+from controller.routing.kernels.compiled import compiled
 from controller.routing.kernels.draws import below
 from controller.types import FloatArray, IntArray
 
@@ -16,13 +15,13 @@ NEAR_TOKENS = 256
 """Workers this close to the least loaded one are as good: a draw spreads what arrives together."""
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def near(least: int) -> int:
     """The context up to which a worker counts as least loaded."""
     return least + max(NEAR_TOKENS, round(least * NEAR_SHARE))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def roomiest(behind_s: FloatArray, held: IntArray) -> int:
     """Index of the worker whose local prefills end first, then with the least context; the first.
 
@@ -35,7 +34,7 @@ def roomiest(behind_s: FloatArray, held: IntArray) -> int:
     return best
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def least_context(context: IntArray, draw: int) -> int:
     """Index of one of the workers with about the least context; shape (workers,), not empty."""
     lowest = context[0]

@@ -5,17 +5,16 @@ Owns: the choice by rule, fairness to late work, the books of both. Does not own
 worker may have one more (controller.routing.inflight).
 
 `look` changes nothing that matters: the caller may find that the one chosen must wait. `send`
-makes it so. Fairness comes before the rule: what has waited `max_wait_s` goes first; late work
-gets `late_share` of the tokens while there is any, oldest first.
+makes it so. Fairness comes before the rule: what has waited `max_wait_s` or was passed `cap` times
+goes first; late work gets `late_share` of the tokens while there is any, oldest first.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
 from controller.routing.kernels.algorithm_2 import apply_order, best_order
+from controller.routing.kernels.compiled import compiled
 from controller.routing.kernels.lanes import give_up, hopeless, leave, oldest
 from controller.routing.kernels.moore_hodgson import keep_on_time
 from controller.routing.kernels.orderings import (
@@ -28,13 +27,13 @@ from controller.routing.kernels.orderings import (
 from controller.types import IntArray
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def sorts_out(kind: int) -> bool:
     """Whether a rule lets others pass what is hopeless."""
     return kind in (HOPELESS_LAST, EARLIEST_DEADLINE, MOORE_HODGSON)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def look(
     items: Any, lane: Any, rule: Ordering, now_s: float, busy_s: float, room: IntArray
 ) -> tuple[int, int]:
@@ -43,6 +42,8 @@ def look(
     `busy_s` is how long the worker still computes what it has; `room` has ROOM places.
     """
     overdue = _overdue(items, lane, rule, now_s)
+    if overdue < 0 and rule.cap > 0 and rule.kind != ALGORITHM_2:
+        overdue = _capped(items, lane, rule.cap)
     if overdue >= 0:
         return overdue, 0
     if lane.queue_head < 0:
@@ -57,7 +58,7 @@ def look(
     return int(lane.queue_head), 0
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _overdue(items: Any, lane: Any, rule: Ordering, now_s: float) -> int:
     if rule.max_wait_s == float("inf"):
         return -1
@@ -67,7 +68,30 @@ def _overdue(items: Any, lane: Any, rule: Ordering, now_s: float) -> int:
     return -1
 
 
-@njit(cache=True, nogil=True)
+@compiled
+def _capped(items: Any, lane: Any, cap: int) -> int:
+    """The first to have joined of those that may not be passed again, -1: nobody."""
+    best = -1
+    for head in (lane.queue_head, lane.late_head):
+        i = head
+        while i >= 0:
+            if items[i].postponed >= cap and (best < 0 or items[i].queued_s < items[best].queued_s):
+                best = i
+            i = items[i].next
+    return int(best)
+
+
+@compiled
+def _passed(items: Any, lane: Any, queued_s: float) -> None:
+    """One that joined at `queued_s` has been sent: it has passed who joined before."""
+    for head in (lane.queue_head, lane.late_head):
+        i = head
+        while i >= 0:
+            items[i].postponed += items[i].queued_s < queued_s
+            i = items[i].next
+
+
+@compiled
 def _in_time(items: Any, lane: Any, rule: Ordering, start_s: float) -> int:
     """The first that can be in time; nobody can: the oldest of all."""
     if rule.kind == MOORE_HODGSON:
@@ -83,7 +107,7 @@ def _in_time(items: Any, lane: Any, rule: Ordering, start_s: float) -> int:
     return oldest(items, lane)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def send(
     items: Any, lane: Any, rule: Ordering, i: int, n: int, now_s: float, room: IntArray
 ) -> None:
@@ -93,6 +117,8 @@ def send(
     late = items[i].late
     tokens = items[i].uncached
     leave(items, lane, i)
+    if rule.cap > 0 and rule.kind != ALGORITHM_2:
+        _passed(items, lane, items[i].queued_s)
     if sorts_out(rule.kind):
         _sort_out(items, lane, now_s)
     if lane.lates == 0:
@@ -103,7 +129,7 @@ def send(
         lane.credit += tokens * rule.late_share / (1.0 - rule.late_share)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _sort_out(items: Any, lane: Any, now_s: float) -> None:
     """The hopeless at the head of the queue become late: nobody looks at them again."""
     i = lane.queue_head

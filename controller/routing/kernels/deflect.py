@@ -18,10 +18,9 @@ decode worker.
 
 from __future__ import annotations
 
-from numba import njit
-
 from controller.costs.kernels import step_s
 from controller.costs.tables import StepTables
+from controller.routing.kernels.compiled import compiled
 from controller.types import IntArray
 
 LARGEST_LOG2 = 11
@@ -32,13 +31,13 @@ ALPHA = 1.3
 BETA = 0.9
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def prefill_step_s(t: StepTables, chunk: float, done: float) -> float:
     """t_pf(chi, k): a step with nothing but a chunk behind `done` tokens."""
     return step_s(t, 0.0, 0.0, chunk, chunk * (done + 0.5 * chunk))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def prefill_path_s(t: StepTables, ahead_tokens: float, prompt: float, budget: float) -> float:
     """TTFT_pf of one prefill worker with `ahead_tokens` (S) in front; the whole prompt counts."""
     chunk = min(budget, prompt)
@@ -53,7 +52,7 @@ def prefill_path_s(t: StepTables, ahead_tokens: float, prompt: float, budget: fl
     return total
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def largest_safe(
     t: StepTables,
     batch: float,
@@ -87,7 +86,7 @@ def largest_safe(
     return float("inf")
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _fitting(
     t: StepTables,
     batch: float,
@@ -106,13 +105,13 @@ def _fitting(
     return -1, 0.0
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def deflects(decode_s: float, prefill_s: float, limit_s: float, alpha: float) -> bool:
     """The rule, for the best decode worker against the best prefill worker."""
     return decode_s <= alpha * prefill_s and decode_s <= limit_s
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def best_prefill(
     t: StepTables, ahead_tokens: IntArray, prompt: float, budget: float
 ) -> tuple[int, float]:
@@ -125,7 +124,7 @@ def best_prefill(
     return best, best_s
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def best_decode(
     t: StepTables,
     batch: IntArray,
@@ -153,7 +152,8 @@ def best_decode(
         )
         if path_s < best_s:
             best, best_s = i, path_s
-            counts[:SIZES] = tried
+            for k in range(SIZES):  # no slice: that may allocate
+                counts[k] = tried[k]
     return best, best_s
 
 

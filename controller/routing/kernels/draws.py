@@ -8,8 +8,8 @@ seed is a function of both, so a decision can be repeated alone, live or simulat
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from controller.routing.kernels.compiled import compiled
 from controller.types import IntArray
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)
@@ -18,7 +18,7 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 _30, _27, _31 = np.uint64(30), np.uint64(27), np.uint64(31)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def bits(seed: int, count: int) -> np.uint64:
     """The `count`-th 64 random bits of a seed."""
     z = np.uint64(seed) + _STEP * np.uint64(count + 1)
@@ -27,19 +27,19 @@ def bits(seed: int, count: int) -> np.uint64:
     return z ^ (z >> _31)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def decision_draw(seed: int, decision: int) -> int:
     """The random bits of one decision: 63 of them, so that every caller can hold them."""
     return np.int64(bits(seed, decision) >> np.uint64(1))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def below(draw: int, count: int, n: int) -> int:
     """The `count`-th number in [0, n) of a decision's bits."""
     return np.int64(bits(draw, count) % np.uint64(n))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def shuffle(order: IntArray, n: int, draw: int) -> None:
     """Fill order[:n] with 0..n-1 in random order."""
     for i in range(n):

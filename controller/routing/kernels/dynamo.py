@@ -19,21 +19,20 @@ from __future__ import annotations
 
 import math
 
-from numba import njit
-
+from controller.routing.kernels.compiled import compiled
 from controller.types import FloatArray, IntArray
 
 EFF_ISL_THRESHOLD = 2048
 EFF_ISL_RATIO = 0.7
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def kv_cost(prompt_blocks: float, hit_blocks: float, active_blocks: float) -> float:
     """Cost of one prefill worker in KV blocks; credits as by default (device 1)."""
     return max(0.0, prompt_blocks - hit_blocks) + active_blocks
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def kv_costs(
     prompt: int, block_size: int, hit_tokens: IntArray, active_tokens: IntArray, cost: FloatArray
 ) -> None:
@@ -44,7 +43,7 @@ def kv_costs(
         cost[i] = kv_cost(prompt_blocks, hits, active)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def cheapest(cost: FloatArray, temperature: float, draw: float) -> int:
     """Index of the least cost; above temperature 0 a draw in [0, 1) by softmax. (workers,)."""
     low, high = cost[0], cost[0]
@@ -66,7 +65,7 @@ def cheapest(cost: FloatArray, temperature: float, draw: float) -> int:
     return cost.size - 1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def stays_local(prompt: float, history: float, threshold: float, ratio: float) -> bool:
     """Conditional disaggregation: whether the decode worker prefills what it lacks."""
     lacking = prompt - history

@@ -7,18 +7,17 @@ directly.
 
 from __future__ import annotations
 
-from numba import njit
-
 from controller.costs.calls import Bounds, unpack
 from controller.costs.kernels import step_s, transfer_s
 from controller.costs.tables import MAX_CHUNK, Floats
 from controller.routing.kernels import deflect
 from controller.routing.kernels import toll as tolls
+from controller.routing.kernels.compiled import compiled
 from controller.routing.kernels.estimates import prefill_beside_s
 from controller.types import IntArray
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def beside_s(
     data: Floats, bounds: Bounds, batch: float, context: float, history: float, increment: float
 ) -> float:
@@ -28,7 +27,7 @@ def beside_s(
     return prefill_beside_s(tables, batch, context, history, increment, budget)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def handover_s(
     data: Floats, bounds: Bounds, batch: int, context: int, prompt: int, increment: int
 ) -> float:
@@ -38,7 +37,7 @@ def handover_s(
     return transfer_s(tables, float(increment)) + step
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def local_price(
     data: Floats,
     bounds: Bounds,
@@ -76,7 +75,7 @@ def local_price(
     )
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def best_prefill(
     data: Floats, bounds: Bounds, ahead_tokens: IntArray, prompt: float, budget: float
 ) -> tuple[int, float]:
@@ -84,7 +83,7 @@ def best_prefill(
     return deflect.best_prefill(unpack(data, bounds), ahead_tokens, prompt, budget)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def best_decode(
     data: Floats,
     bounds: Bounds,

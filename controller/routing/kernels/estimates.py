@@ -7,19 +7,19 @@ own: the cost tables, the rules.
 
 from __future__ import annotations
 
-from numba import njit
-
+from controller.costs.compiled import pure
 from controller.costs.kernels import step_s
 from controller.costs.tables import StepTables
+from controller.routing.kernels.compiled import compiled
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def queue_s(waiting_s: float, flying_s: float, since_s: float, now_s: float) -> float:
     """Predicted work at a prefill worker: what waits, and what was sent less its time so far."""
     return waiting_s + max(0.0, flying_s - (now_s - since_s)) if flying_s > 0.0 else waiting_s
 
 
-@njit(cache=True, nogil=True)
+@pure
 def prefill_beside_s(
     t: StepTables, batch: float, context: float, history: float, increment: float, budget: float
 ) -> float:

@@ -14,9 +14,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from numba import njit
-
 from controller.routing.kernels.choice import sorts_out
+from controller.routing.kernels.compiled import compiled
 from controller.routing.kernels.lanes import join, leave
 from controller.routing.kernels.moore_hodgson import keep_on_time
 from controller.routing.kernels.orderings import MOORE_HODGSON, Ordering
@@ -26,7 +25,7 @@ _SURE = 72.0
 """Square of 8.5 standard deviations: beyond, a chance is 0 or 1 in double precision."""
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def chance(margin_s: float, variance_s2: float) -> float:
     """Probability that a normal error of this variance does not eat up the margin."""
     if margin_s * margin_s >= _SURE * variance_s2:
@@ -34,7 +33,7 @@ def chance(margin_s: float, variance_s2: float) -> float:
     return 0.5 * math.erfc(-margin_s / (_ROOT_2 * math.sqrt(variance_s2)))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def expected_on_time(
     items: Any, lane: Any, rule: Ordering, start_s: float, variance_s2: float, cv: float, of: int
 ) -> tuple[float, float, float]:
@@ -67,14 +66,14 @@ def expected_on_time(
     return expected, of_end_s, of_chance
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _is_kept(task: Any, kind: int, end_s: float) -> bool:
     if kind == MOORE_HODGSON:
         return bool(task.kept)
     return bool(not sorts_out(kind) or end_s <= task.due_s)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def with_one_more(
     items: Any, lane: Any, rule: Ordering, now_s: float, busy_s: float, cv: float, i: int
 ) -> tuple[float, float, float]:

@@ -25,12 +25,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
+from controller.routing.kernels.compiled import compiled
 from controller.routing.kernels.orderings import EARLIEST_DEADLINE, MOORE_HODGSON, SHORTEST
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def stands_before(a: Any, b: Any, kind: int) -> bool:
     """Whether task a, already there, stays in front of the newcomer b."""
     if a.urgency != b.urgency:
@@ -42,7 +41,7 @@ def stands_before(a: Any, b: Any, kind: int) -> bool:
     return bool(a.queued_s <= b.queued_s)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def join(items: Any, lane: Any, i: int, kind: int) -> None:
     """Into the queue: behind its equals, so ties stay first come, first served."""
     before = lane.queue_tail
@@ -61,7 +60,7 @@ def join(items: Any, lane: Any, i: int, kind: int) -> None:
     lane.queued += 1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def leave(items: Any, lane: Any, i: int) -> None:
     """Out of whichever list it is in."""
     before, after, late = items[i].prev, items[i].next, items[i].late
@@ -84,7 +83,7 @@ def leave(items: Any, lane: Any, i: int) -> None:
         lane.queued -= 1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def give_up(items: Any, lane: Any, i: int) -> None:
     """From the queue to the late list, which is in order of arrival."""
     leave(items, lane, i)
@@ -105,13 +104,13 @@ def give_up(items: Any, lane: Any, i: int) -> None:
     lane.late_s += items[i].predicted_s
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def hopeless(task: Any, now_s: float) -> bool:
     """Whether it would be late even if its prefill began at once."""
     return bool(now_s + task.predicted_s > task.due_s)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def oldest(items: Any, lane: Any) -> int:
     """The task of a lane that came first, -1 if it is empty. The late list knows its own."""
     best = lane.late_head

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
+from controller.routing.kernels.compiled import compiled
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def keep_on_time(items: Any, head: int, start_s: float, window: int) -> int:
     """Set `kept` of the queue's first `window` tasks from `head` on; returns how many are kept.
 
@@ -43,7 +43,7 @@ def keep_on_time(items: Any, head: int, start_s: float, window: int) -> int:
     return kept
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _longest(items: Any, head: int, last: int) -> int:
     """The longest kept task up to `last`, of its urgency; of equals the last one.
 

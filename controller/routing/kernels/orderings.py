@@ -44,3 +44,6 @@ class Ordering(NamedTuple):
     """Share of prefill tokens kept for what is late already, oldest first; below 1."""
     max_wait_s: float = float("inf")
     """What has waited this long goes first, oldest first."""
+    cap: int = 0
+    """How often a task may be passed by one that came later; then it goes first. 0: any number.
+    Algorithm 2 has its own cap, the window."""

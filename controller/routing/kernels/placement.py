@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import math
 
-from numba import njit
-
+from controller.routing.kernels.compiled import compiled
 from controller.routing.kernels.draws import shuffle
 from controller.routing.kernels.reasons import (
     ARGMIN_LOCAL,
@@ -31,7 +30,7 @@ from controller.routing.kernels.reasons import (
 from controller.types import FloatArray, IntArray
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def least(values: FloatArray) -> int:
     """Index of the first least value."""
     best = 0
@@ -41,13 +40,13 @@ def least(values: FloatArray) -> int:
     return best
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def within(window_s: float, limit_s: float) -> bool:
     """Whether a window leaves slack; an empty one (NaN) does."""
     return math.isnan(window_s) or window_s <= limit_s
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def first_with_slack(ttft_window_s: FloatArray, limit_s: float, draw: int, order: IntArray) -> int:
     """Algorithm 1, lines 1-2: the first prefill worker with slack in random order, or -1.
 
@@ -61,7 +60,7 @@ def first_with_slack(ttft_window_s: FloatArray, limit_s: float, draw: int, order
     return -1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def least_estimate(remote_s: FloatArray, local_s: float) -> tuple[int, int]:
     """Algorithm 1, last line: argmin of Eq. 1 and Eq. 2. `local_s` is NaN: no decode worker."""
     best = least(remote_s)
@@ -72,7 +71,7 @@ def least_estimate(remote_s: FloatArray, local_s: float) -> tuple[int, int]:
     return best, ARGMIN_REMOTE
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def slack(
     ttft_window_s: FloatArray,
     itl_window_s: float,
@@ -96,19 +95,19 @@ def slack(
     return LOCAL, -1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def always_remote(remote_s: FloatArray) -> tuple[int, int]:
     """The prefill worker that would finish first."""
     return least(remote_s), LEAST_LOADED
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def round_robin(workers: int, turn: int) -> tuple[int, int]:
     """Prefill workers in turn."""
     return turn % workers, ROUND_ROBIN
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def least_ttft(remote_s: FloatArray, local_s: float) -> tuple[int, int]:
     """The place with the least predicted TTFT. `local_s` is NaN without a decode worker.
 

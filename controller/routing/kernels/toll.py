@@ -21,10 +21,9 @@ from __future__ import annotations
 
 import math
 
-from numba import njit
-
 from controller.costs.kernels import step_s
 from controller.costs.tables import StepTables
+from controller.routing.kernels.compiled import compiled
 from controller.routing.kernels.estimates import prefill_beside_s
 from controller.routing.kernels.forecast import chance
 from controller.routing.kernels.reasons import LOCAL, TOLL_LOCAL, TOLL_REMOTE
@@ -36,7 +35,7 @@ SMALLER = 2
 """How often a chunk may be halved until the decode batch bears it."""
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def bearable_chunk(
     t: StepTables,
     batch: float,
@@ -59,7 +58,7 @@ def bearable_chunk(
     return 0.0
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def local_price(
     t: StepTables,
     batch: float,
@@ -93,7 +92,7 @@ def local_price(
     return 1.0 - odds, ttft_s, chunk, own_s
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def toll(
     misses: FloatArray, ttft_s: FloatArray, local_misses: float, local_s: float, limit_s: float
 ) -> tuple[int, int]:

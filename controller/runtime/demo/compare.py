@@ -15,6 +15,7 @@ import aiohttp
 from controller.config import DeploymentConfig
 from controller.runtime.launcher import Deployment
 from controller.runtime.load import (
+    Endpoint,
     LoadOptions,
     LoadResult,
     Phase,
@@ -80,6 +81,7 @@ async def run_scenario(
     time_limit_s: float,
     report: Callable[[str], None],
     progress: Callable[[Progress], None] | None,
+    endpoint: Endpoint = Endpoint.CHAT,
 ) -> ScenarioResult:
     """Bring one deployment up, replay the trace, take it down."""
     config = scenario_config(base, scenario, out)
@@ -88,6 +90,7 @@ async def run_scenario(
         options = LoadOptions(
             url=deployment.url,
             slo=config.slo.value(),
+            endpoint=endpoint,
             time_scale=config.time_scale,
             phases=phases,
             time_limit_s=time_limit_s,

@@ -12,10 +12,10 @@ from typing import Any
 
 import pandas as pd
 
-from controller.errors import UserError
 from controller.runtime.files import check_output, replace_file
 from controller.runtime.load.rows import RequestRow
 from controller.runtime.load.summary import Summary, summary_to_dict
+from controller.runtime.traces import read_trace_text
 from controller.simulation.trace_formats import parse_trace
 from controller.simulation.traces import Trace
 
@@ -35,15 +35,7 @@ _DTYPES: dict[str, Any] = {
 
 def read_trace(path: str | Path, trace_format: str | None = None) -> Trace:
     """Read and parse a trace file."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{path}: cannot read the trace ({error.strerror or error})") from None
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{path}: not UTF-8 text (byte {error.start}); give a Mooncake JSONL or Azure CSV file"
-        ) from None
-    return parse_trace(text, str(path), trace_format)
+    return parse_trace(read_trace_text(path), str(path), trace_format)
 
 
 def rows_to_frame(rows: Sequence[RequestRow]) -> pd.DataFrame:

@@ -104,7 +104,7 @@ async def follow(
 
     runtime = make_runtime(target.dynamo)
     try:
-        with _subscribed(runtime, target, reader, take) as cards, _asked_to_stop() as stop:
+        with _subscribed(runtime, target, reader, take) as cards, asked_to_stop() as stop:
             end_s = None if duration_s is None else clock.now() + duration_s
             while not stop.is_set() and (end_s is None or clock.now() < end_s):
                 await _wait(stop, _TICK_S)
@@ -130,17 +130,23 @@ async def _wait(stop: asyncio.Event, seconds: float) -> None:
 
 
 @contextmanager
-def _asked_to_stop() -> Iterator[asyncio.Event]:
-    """Set by SIGINT or SIGTERM inside the block."""
+def asked_to_stop() -> Iterator[asyncio.Event]:
+    """Set by SIGINT or SIGTERM inside the block.
+
+    Not loop.add_signal_handler: asyncio learns of those through the pipe by which other threads
+    wake the loop, and while a fit runs a few hundred passes fill it. The signal would be lost.
+    """
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    for number in numbers:
-        loop.add_signal_handler(number, stop.set)
+
+    def asked(number: int, frame: object) -> None:
+        loop.call_soon_threadsafe(stop.set)
+
+    before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
     finally:
-        for number in numbers:
-            loop.remove_signal_handler(number)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

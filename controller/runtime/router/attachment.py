@@ -241,4 +241,6 @@ class RouterProcess:
 
 def _ordering(config: OrderingConfig) -> Ordering:
     max_wait_s = math.inf if config.max_wait_s is None else config.max_wait_s
-    return Ordering(ORDERINGS[config.rule], config.window, config.late_share, max_wait_s)
+    return Ordering(
+        ORDERINGS[config.rule], config.window, config.late_share, max_wait_s, config.passed_cap
+    )

@@ -30,10 +30,13 @@ from controller.simulation.workloads.workload import Workload
 
 _FIRST_POOL = 1 << 14
 _FIRST_LOG = 1 << 16
+_MOST_TOKENS = 1 << 28
+_LATEST_S = 1e8
 
 
 def build(workload: Workload, cluster: ClusterSpec, options: SimOptions) -> at.State:
     """The state before the first event."""
+    _check_range(workload)
     cut = segments(workload)
     _check_blocks(workload, cluster, cut)
     workers = len(cluster.workers)
@@ -235,6 +238,7 @@ def _scalars(workload: Workload, cluster: ClusterSpec, options: SimOptions, cut:
     ctl[at.LOCAL_CHUNK] = options.local_chunk_tokens
     ctl[at.WINDOW] = options.ordering_window
     ctl[at.REJECT] = options.reject
+    ctl[at.CAP] = options.passed_cap
     return ctl
 
 
@@ -262,6 +266,24 @@ def _scratch_size(workload: Workload, cluster: ClusterSpec) -> int:
     smallest = min(engine.block_size for engine in cluster.engines)
     longest = int((workload.prompt_tokens + workload.output_tokens).max())
     return max(3 * (longest // smallest + 2), len(cluster.workers), ROOM)
+
+
+def _check_range(workload: Workload) -> None:
+    """Clock keys and token counts are whole numbers of limited size."""
+    w = workload
+    tokens = w.prompt_tokens + w.output_tokens
+    if tokens.max() > _MOST_TOKENS:
+        row = int(np.argmax(tokens))
+        raise SimulationError(
+            f"{w.name}: request {row} has {tokens[row]:,} tokens with its history; the simulator "
+            f"counts to {_MOST_TOKENS:,}"
+        )
+    latest_s = float(np.nanmax(w.arrival_s)) + float(w.think_s.sum())
+    if latest_s > _LATEST_S:
+        raise SimulationError(
+            f"{w.name}: arrivals and pauses reach {latest_s:.3g} s; the simulated clock ends at "
+            f"{_LATEST_S:.3g} s: subtract the first arrival, or cut the trace (--duration)"
+        )
 
 
 def _check_blocks(workload: Workload, cluster: ClusterSpec, cut: Segments) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gaps between the tokens of each request, from logged steps and stints.
 
-Owns: mean, p99 and largest gap of a request; the distribution over all tokens. Does not own: what
-is logged (steps.py, explicit.py).
+Owns: p99 and largest gap of a request; where in the log its tokens are. Does not own: what is
+logged (steps.py, explicit.py), the distribution over all tokens (token_gaps.py).
 
 A request's tokens are *stints*: maybe one token that came with the end of a prefill, then one at
 the end of each of consecutive decode steps of one worker. The steps are logged in runs
@@ -19,32 +19,46 @@ from numba import njit
 from controller.simulation.cluster import state as at
 from controller.types import FloatArray, IntArray
 
+# Columns of `Runs.row`: what a run of decode steps is, one cache line each.
+STEP = 0  # steps of the worker before it
+N = 1
+START_S = 2
+FIRST_S = 3
+SLOPE_S = 4
+END_S = 5
+INTO_S = 6  # its first token after the last one of the run before
+_COLUMNS = 8
+
 
 class Runs(NamedTuple):
     """Logged runs of decode steps by worker, in order; `first[w]` is where worker w's begin."""
 
     first: IntArray  # (workers + 1,)
-    step: IntArray  # steps of the worker before the run
-    n: IntArray
-    start_s: FloatArray
-    first_s: FloatArray
-    slope_s: FloatArray
+    row: FloatArray  # (runs, columns)
 
 
 def sorted_runs(s: at.State) -> Runs:
     """The log of a state, worker by worker."""
     log = s.log[: s.ctl[at.LOG_USED]]
-    order = np.argsort(log["worker"], kind="stable")
-    log = log[order]
-    first = np.searchsorted(log["worker"], np.arange(len(s.wrk) + 1)).astype(np.int64)
-    return Runs(
-        first,
-        np.ascontiguousarray(log["step"]),
-        log["n"].astype(np.int64),
-        np.ascontiguousarray(log["start_s"]),
-        np.ascontiguousarray(log["first_s"]),
-        np.ascontiguousarray(log["slope_s"]),
-    )
+    counts = np.bincount(log["worker"], minlength=len(s.wrk))
+    first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    row = np.empty((len(log), _COLUMNS))
+    _fill(log, first[:-1].copy(), row)
+    return Runs(first, row)
+
+
+@njit(cache=True, nogil=True)
+def _fill(log: Any, free: IntArray, row: FloatArray) -> None:
+    """`free[w]` is where the next run of worker w goes."""
+    last_s = np.zeros(free.size)
+    for entry in log:
+        run = row[free[entry.worker]]
+        free[entry.worker] += 1
+        run[STEP], run[N] = entry.step, entry.n
+        run[START_S], run[FIRST_S], run[SLOPE_S] = entry.start_s, entry.first_s, entry.slope_s
+        run[END_S] = entry.start_s + after_s(run, entry.n)
+        run[INTO_S] = entry.start_s + after_s(run, 1) - last_s[entry.worker]
+        last_s[entry.worker] = run[END_S]
 
 
 def request_gaps(s: at.State) -> tuple[FloatArray, FloatArray]:
@@ -61,6 +75,7 @@ def request_gaps(s: at.State) -> tuple[FloatArray, FloatArray]:
         sorted_runs(s),
         np.zeros(max(2, most // 100 + 3)),
         np.zeros((most + 2, 3)),
+        np.zeros(len(s.wrk), np.int64),
         p99_s,
         most_s,
     )
@@ -75,16 +90,18 @@ def _request_gaps(
     runs: Runs,
     top: FloatArray,
     spans: FloatArray,
+    near: IntArray,
     p99_s: FloatArray,
     most_s: FloatArray,
 ) -> None:
+    """`near[w]` is the run of worker w at which the search for the next one begins."""
     for r in rows:
         gaps = req[r].output - 1
         if gaps < 1:
             continue
         below = int((gaps - 1) * 0.99)
         keep = gaps - below
-        held = _largest_gaps(req[r], stints, runs, top, keep, spans)
+        held = _largest_gaps(req[r], stints, runs, top, keep, spans, near)
         share = (gaps - 1) * 0.99 - below
         high = top[keep - 2] if keep > 1 else top[keep - 1]
         p99_s[r] = top[keep - 1] + (high - top[keep - 1]) * share
@@ -95,28 +112,29 @@ def _request_gaps(
 
 @njit(cache=True, nogil=True)
 def _largest_gaps(
-    q: Any, stints: Any, runs: Runs, top: FloatArray, keep: int, spans: FloatArray
+    q: Any, stints: Any, runs: Runs, top: FloatArray, keep: int, spans: FloatArray, near: IntArray
 ) -> int:
     """The `keep` largest gaps of a request into `top`, largest first; returns how many it has."""
-    count = _stints_in_order(q, stints, spans)
+    count = stints_in_order(q, stints, spans)
     top[:keep] = -1.0
     before_s, gaps = -1.0, 0
     for k in range(count):
         token_s, low, high = spans[k, 0], int(spans[k, 1]), int(spans[k, 2])
-        w = _worker_of(q, stints, count - 1 - k)
+        w = worker_of(q, stints, count - 1 - k)
         if token_s >= 0.0:
             if before_s >= 0.0:
                 _keep(top, keep, token_s - before_s)
                 gaps += 1
             before_s = token_s
         if high >= low:
-            before_s, seen = _walk(runs, w, low, high, before_s, top, keep)
-            gaps += seen
+            near[w] = run_with(runs, w, low, near[w])
+            gaps += high - low + (before_s >= 0.0)
+            before_s = _walk(runs.row, near[w], low, high, before_s, top, keep)
     return gaps
 
 
 @njit(cache=True, nogil=True)
-def _stints_in_order(q: Any, stints: Any, spans: FloatArray) -> int:
+def stints_in_order(q: Any, stints: Any, spans: FloatArray) -> int:
     """Stints of a request, first one first: token time, first step, last step."""
     count = 1
     at_ = q.stints
@@ -138,7 +156,7 @@ def _stints_in_order(q: Any, stints: Any, spans: FloatArray) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _worker_of(q: Any, stints: Any, back: int) -> int:
+def worker_of(q: Any, stints: Any, back: int) -> int:
     """Worker of the stint that is `back` before the last one."""
     if back == 0:
         return q.decode_worker
@@ -150,48 +168,66 @@ def _worker_of(q: Any, stints: Any, back: int) -> int:
 
 @njit(cache=True, nogil=True)
 def _walk(
-    runs: Runs, w: int, low: int, high: int, before_s: float, top: FloatArray, keep: int
-) -> tuple[float, int]:
-    """Tokens at the ends of steps low..high of a worker: (time of the last one, gaps)."""
-    i = _run_with(runs, w, low)
-    at_, gaps = low, 0
-    while at_ <= high:
-        first = at_ - runs.step[i]
-        last = min(high - runs.step[i], runs.n[i])
-        start_s = runs.start_s[i]
-        if before_s >= 0.0:
-            _keep(top, keep, start_s + _after(runs, i, first) - before_s)
-            gaps += 1
-        # Within a run gaps grow, so the last ones are the largest.
-        for j in range(last, first, -1):
-            gap_s = runs.first_s[i] + runs.slope_s[i] * (j - 1)
-            if gap_s <= top[keep - 1]:
-                break
-            _keep(top, keep, gap_s)
-        gaps += last - first
-        before_s = start_s + _after(runs, i, last)
-        at_ = runs.step[i] + last + 1
+    row: FloatArray, i: int, low: int, high: int, before_s: float, top: FloatArray, keep: int
+) -> float:
+    """Tokens at the ends of steps low..high, of which run i holds the first; time of the last."""
+    run = row[i]
+    first = low - run[STEP]
+    last = min(high - run[STEP], run[N])
+    if before_s >= 0.0:
+        _keep(top, keep, run[START_S] + after_s(run, first) - before_s)
+    _keep_run(run, first, last, top, keep)
+    while run[STEP] + run[N] < high:
         i += 1
-    return before_s, gaps
+        run = row[i]
+        last = min(high - run[STEP], run[N])
+        if run[INTO_S] > top[keep - 1]:
+            _keep(top, keep, run[INTO_S])
+        if run[FIRST_S] + run[SLOPE_S] * (last - 1.0) > top[keep - 1]:
+            _keep_run(run, 1.0, last, top, keep)
+    return float(run[START_S] + after_s(run, last))
 
 
 @njit(cache=True, nogil=True)
-def _after(runs: Runs, i: int, j: int) -> float:
+def _keep_run(run: FloatArray, first: float, last: float, top: FloatArray, keep: int) -> None:
+    """The gaps that steps first+1..last of a run end; they grow, so the last is the largest."""
+    j = last
+    while j > first:
+        gap_s = run[FIRST_S] + run[SLOPE_S] * (j - 1.0)
+        if gap_s <= top[keep - 1]:
+            return
+        _keep(top, keep, gap_s)
+        j -= 1.0
+
+
+@njit(cache=True, nogil=True)
+def after_s(run: FloatArray, j: float) -> float:
     """Time of the first j steps of a run."""
-    return j * runs.first_s[i] + runs.slope_s[i] * (0.5 * j * (j - 1))
+    return float(j * run[FIRST_S] + run[SLOPE_S] * (0.5 * j * (j - 1)))
 
 
 @njit(cache=True, nogil=True)
-def _run_with(runs: Runs, w: int, step: int) -> int:
-    """The run of worker w with its `step`-th step, counted from 1."""
-    low, high = runs.first[w], runs.first[w + 1] - 1
+def run_with(runs: Runs, w: int, step: int, near: int) -> int:
+    """The run of worker w with its `step`-th step, counted from 1; likely not far from `near`."""
+    first, last = runs.first[w], runs.first[w + 1] - 1
+    low = high = min(max(near, first), last)
+    reach = 1
+    while high < last and runs.row[high + 1, STEP] < step:
+        low = high + 1
+        high = min(high + reach, last)
+        reach *= 2
+    reach = 1
+    while low > first and runs.row[low, STEP] >= step:
+        high = low - 1
+        low = max(low - reach, first)
+        reach *= 2
     while low < high:
         middle = (low + high + 1) // 2
-        if runs.step[middle] < step:
+        if runs.row[middle, STEP] < step:
             low = middle
         else:
             high = middle - 1
-    return low
+    return int(low)
 
 
 @njit(cache=True, nogil=True)

@@ -13,6 +13,7 @@ from controller.routing.kernels.orderings import ALGORITHM_2, Ordering
 from controller.simulation.cluster.compiled import kernel
 from controller.simulation.cluster.state import (
     BATCH,
+    CAP,
     CONTEXT,
     LATE_SHARE,
     MAX_WAIT_S,
@@ -26,7 +27,9 @@ from controller.simulation.cluster.state import (
 @kernel
 def ordering(s: State) -> Ordering:
     """The rule and its settings."""
-    return Ordering(s.ctl[ORDERING], s.ctl[WINDOW], s.par[LATE_SHARE], s.par[MAX_WAIT_S])
+    return Ordering(
+        s.ctl[ORDERING], s.ctl[WINDOW], s.par[LATE_SHARE], s.par[MAX_WAIT_S], s.ctl[CAP]
+    )
 
 
 @kernel

@@ -44,6 +44,12 @@ class Simulation:
                 return bool(lack == at.PAUSED)
             self._grow(int(lack))
 
+    @property
+    def ended(self) -> int:
+        """Requests that are over, one way or another."""
+        ctl = self.state.ctl
+        return int(ctl[at.SERVED] + ctl[at.REJECTED] + ctl[at.FAILED])
+
     def result(self) -> SimResult:
         """What has become of every request so far."""
         return collect(self.workload, self.cluster, self.options, self.state)

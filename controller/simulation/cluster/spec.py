@@ -87,6 +87,8 @@ class SimOptions:
     """Share of prefill tokens kept for work that is late already."""
     max_wait_s: float = math.inf
     """What has waited this long goes first."""
+    passed_cap: int = 0
+    """How often a waiting prefill may be passed by later ones; 0: any number."""
     reject: bool = False
     """Early rejection: what cannot be in time any more is refused."""
     expected_error: float = 0.2
@@ -132,6 +134,8 @@ class SimOptions:
             raise SimulationError(f"ordering_window of algorithm_2 must be 1 to {MOST_WINDOW}")
         if self.ordering_window < 1:
             raise SimulationError("ordering_window must be at least 1")
+        if self.passed_cap < 0:
+            raise SimulationError("passed_cap must be at least 0")
         if not 0 <= self.late_share < 1:
             raise SimulationError("late_share must be at least 0 and below 1")
         if not self.max_wait_s > 0:

@@ -292,7 +292,10 @@ bundle_type(
     (
         *Path(__file__).parent.glob("*.py"),
         *(_ROOMS / "routing" / "kernels").glob("*.py"),
-        *(_ROOMS / "costs" / name for name in ("kernels.py", "calls.py", "tables.py")),
+        *(
+            _ROOMS / "costs" / name
+            for name in ("kernels.py", "calls.py", "compiled.py", "tables.py")
+        ),
     ),
 )
 
@@ -331,6 +334,7 @@ BATCHES = 34  # rows of `line` a table
 LOCAL_CHUNK = 35  # cap on the chunks of local prefills, 0 = none
 WINDOW = 36  # tasks that an ordering looks at
 REJECT = 37  # what is hopeless is refused
+CAP = 38  # how often a waiting prefill may be passed
 CTL = 40
 
 # Places in `par`.

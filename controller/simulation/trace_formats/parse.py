@@ -38,7 +38,7 @@ def trace_lines(text: str, source: str) -> list[str]:
 
 def trace_name(source: str) -> str:
     """What reports call the trace: the file's name without its extension."""
-    return PurePath(source).stem or source
+    return PurePath(source.removesuffix(".gz")).stem or source
 
 
 def dump_trace(trace: Trace) -> str:
@@ -58,7 +58,7 @@ def dump_trace(trace: Trace) -> str:
 
 
 def _guess_format(lines: list[str], source: str) -> str:
-    suffix = PurePath(source).suffix.lower()
+    suffix = PurePath(source.removesuffix(".gz")).suffix.lower()
     if suffix in (".jsonl", ".json", ".ndjson"):
         return "mooncake"
     if suffix == ".csv":

@@ -35,7 +35,11 @@ def closed_loop(
     list, except that rows are fixed before the run, so that two rules meet the same clients. A
     whole prompt is one of the templates, drawn uniformly.
     """
-    for what, value in (("concurrency", concurrency), ("requests", requests)):
+    for what, value in (
+        ("concurrency", concurrency),
+        ("requests", requests),
+        ("templates", templates),
+    ):
         if value < 1:
             raise TraceError(f"closed loop: {what} is {value}: give 1 or more")
     rng = np.random.default_rng(seed)

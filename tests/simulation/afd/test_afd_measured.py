@@ -3,25 +3,23 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
+from shared_data import shared_path
 
 from controller.costs.architecture import llama31_8b, qwen3_30b_a3b
 from controller.costs.attention_fit import AttentionTables
 from controller.costs.curves import Curve
 from controller.costs.op_profiles import OpFit, fit_moe, fit_ops
-from controller.costs.op_tables import MoeSamples, parse_op_tables
+from controller.costs.op_tables import MoeSamples
 from controller.costs.tables import linear_tables
+from controller.runtime.operator_tables import read_op_tables
 from controller.simulation.afd.costs import h200
 from controller.simulation.afd.measured import FFN_OPERATORS, measured_costs
 from controller.simulation.afd.pipeline import LayerTimes, fixed_times
 from controller.simulation.afd.pool import AfdError, AfdPool, FfnSplit
-
-SHARED = Path(os.environ.get("EQUILIBRIUM_SHARED") or Path(__file__).parents[4] / "shared")
 
 
 def by_hand() -> OpFit:
@@ -73,10 +71,8 @@ def test_what_the_tables_lack_is_named() -> None:
 
 @pytest.mark.integration
 def test_measured_llama_layers_are_the_sums_of_their_operators() -> None:
-    folder = SHARED / "validation" / "op_profiles" / "rtxpro6000_llama31_8b" / "tp1"
-    if not folder.exists():
-        pytest.skip(f"{folder} is not here (set EQUILIBRIUM_SHARED to the shared folder)")
-    ops = fit_ops(parse_op_tables({p.stem: p.read_text() for p in folder.glob("*.csv")}, "llama"))
+    folder = shared_path("validation/op_profiles/rtxpro6000_llama31_8b/tp1")
+    ops = fit_ops(read_op_tables(folder))
     law = measured_costs(ops, llama31_8b(), h200(), AfdPool(1, 1)).law
     found = fixed_times(law, np.array([[128]]), np.array([[128 * 2048]]))
     # Rows of the files in microseconds: 128 tokens through qkv (43.0) and o (31.5), 128 decodes at

@@ -115,6 +115,7 @@ def options(draw: st.DrawFn) -> SimOptions:
         ordering_window=draw(st.integers(1, 5 if ordering == "algorithm_2" else 8)),
         late_share=draw(st.sampled_from([0.0, 0.0, 0.3])),
         max_wait_s=draw(st.sampled_from([math.inf, math.inf, 0.1])),
+        passed_cap=draw(st.sampled_from([0, 0, 2])),
         reject=draw(st.sampled_from([False, False, False, True])),
         expected_error=draw(st.sampled_from([0.0, 0.2])),
         binding=draw(st.sampled_from(["least_context", "round_robin"])),

@@ -32,6 +32,7 @@ def ordering_of(options) -> Ordering:
         options.ordering_window,
         options.late_share,
         options.max_wait_s,
+        options.passed_cap,
     )
 
 

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from controller.simulation.cluster.simulate import simulate
 from controller.simulation.cluster.spec import Status
+from controller.simulation.cluster.token_gaps import token_gaps
 
 # The first one compiles the kernels: a minute of processor time.
 pytestmark = [pytest.mark.unit, pytest.mark.timeout(900)]
@@ -40,6 +41,10 @@ def assert_same(workload, cluster, chosen):
             got_s = [result.gap_p99_s[r], result.gap_max_s[r]]
             want_s = [np.percentile(gaps_s, 99), gaps_s.max()]
             assert np.allclose(got_s, want_s, rtol=0, atol=TOLERANCE_S), (r, got_s, want_s)
+    want_s = [np.diff(each.tokens_s) for each in served if each.status == "served"]
+    gap_s, weight = token_gaps(result.state)
+    got_s = np.sort(np.repeat(gap_s, weight.astype(int)))
+    assert np.allclose(got_s, np.sort(np.concatenate([*want_s, []])), rtol=0, atol=TOLERANCE_S)
     preempted = [w.engine.load().preemptions_total for w in expected.workers]
     assert list(result.counters["preemptions"]) == preempted
     hits = [w.engine.load().prefix_hit_tokens_total for w in expected.workers]

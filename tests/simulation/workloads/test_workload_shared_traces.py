@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
+from shared_data import shared_path
 
 from controller.simulation.workloads.reading import ReadOptions, parse_workload
 from controller.simulation.workloads.statistics import workload_stats
@@ -14,8 +12,6 @@ from controller.simulation.workloads.workload import Workload
 
 pytestmark = pytest.mark.unit
 
-SHARED = Path(os.environ.get("EQUILIBRIUM_SHARED") or Path(__file__).parents[4] / "shared")
-TRACES = SHARED / "traces"
 
 # Requests; span, rate, CV, fullest second; prompt and output mean, p50, p95, longest.
 EXPECTED = {
@@ -60,9 +56,7 @@ REUSE = {"mooncake_conversation.jsonl": 0.366, "mooncake_synthetic.jsonl": 0.640
 
 
 def read(name: str, **options: bool) -> Workload:
-    path = TRACES / name
-    if not path.exists():
-        pytest.skip(f"{path} is not here (set EQUILIBRIUM_SHARED to the shared folder)")
+    path = shared_path(f"traces/{name}")
     return parse_workload(path.read_text(), str(path), None, ReadOptions(**options))
 
 
