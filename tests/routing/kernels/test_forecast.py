@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kernel_kit import Queue, best_count
 
-from controller.routing.kernels.forecast import chance
+from controller.routing.kernels.compiled import compiled
+from controller.routing.kernels.forecast import chance, with_one_more
+from controller.routing.kernels.orderings import Ordering
 
 pytestmark = pytest.mark.unit
 
@@ -18,6 +20,12 @@ pytestmark = pytest.mark.unit
 def price(queue, time_s, due_s, now_s=0.0, busy_s=0.0, cv=0.0):
     """(on-time tasks lost by the others, predicted end, chance)."""
     return queue.price(time_s, due_s, now_s, busy_s, cv)
+
+
+@compiled
+def _price(tasks, rows, lane, kind, window, late_share, max_wait_s, cap, i, now_s, busy_s, cv):
+    rule = Ordering(kind, window, late_share, max_wait_s, cap)
+    return with_one_more(tasks, rows[lane], rule, now_s, busy_s, cv, i)
 
 
 def test_the_end_is_behind_all_in_first_come_first_served():
