@@ -9,18 +9,21 @@ unless the field says wall clock.
 from __future__ import annotations
 
 import difflib
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from controller.errors import UserError
-from controller.types import RoutingParams, Slo
+from controller.types import OrderingName, PlacementName, RoutingParams, Slo, TollParams
 
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 PositiveInt = Annotated[int, Field(ge=1)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 DynamoName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
+
+_MOST_WINDOW = 5  # routing.kernels.orderings.MOST_WINDOW
+_TELL_LATE = ("hopeless_last", "earliest_deadline", "moore_hodgson")
 
 
 class ConfigError(UserError):
@@ -93,11 +96,73 @@ class RuleConfig(ConfigModel):
         return RoutingParams(alpha=self.alpha, beta=self.beta, window_s=self.window_s)
 
 
+class DeploymentSloConfig(SloConfig):
+    """The objective of all requests but those of the named tenants."""
+
+    tenants: dict[str, SloConfig] = Field(
+        default_factory=dict,
+        description="by tenant: requests name theirs with the annotation `tenant:NAME`",
+    )
+
+    def of_tenants(self) -> dict[str, Slo]:
+        """The frozen values of the tenants."""
+        return {name: slo.value() for name, slo in self.tenants.items()}
+
+
+class OrderingConfig(ConfigModel):
+    """Whose prefill is sent next of those that wait for a worker."""
+
+    rule: OrderingName = "fifo"
+    window: PositiveInt = Field(
+        default=3, description="tasks that algorithm_2 (1 to 5) or moore_hodgson look at"
+    )
+    late_share: float = Field(
+        default=0.0, ge=0, lt=1, description="share of prefill tokens kept for late work"
+    )
+    max_wait_s: PositiveFloat | None = Field(
+        default=None, description="what has waited this long goes first; None: no such bound"
+    )
+    passed_cap: int = Field(
+        default=0, ge=0, description="times that later ones may pass a prefill; 0: any number"
+    )
+    reject: bool = Field(
+        default=False,
+        description="refuse what cannot be in time any more (HTTP 529) instead of queueing it",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> OrderingConfig:
+        if self.rule == "algorithm_2" and self.window > _MOST_WINDOW:
+            raise ValueError(f"window of algorithm_2 must be 1 to {_MOST_WINDOW}")
+        if self.reject and self.rule not in _TELL_LATE:
+            raise ValueError(
+                f"reject needs a rule that tells late work: {', '.join(_TELL_LATE)}, "
+                f"not {self.rule}"
+            )
+        return self
+
+
+class TollConfig(ConfigModel):
+    """The `toll` policy's knobs."""
+
+    expected_error: float = Field(
+        default=0.2, ge=0, description="relative standard deviation of predicted times"
+    )
+    itl_guard: PositiveFloat = Field(
+        default=0.8, description="share of the ITL limit that a step with a local chunk may take"
+    )
+    local_chunk_tokens: int = Field(
+        default=0, ge=0, description="most prompt tokens of a local step; 0: the engine's budget"
+    )
+
+
 class RouterConfig(RuleConfig):
     """Our router; `attachment: none` leaves the stock deployment as it is."""
 
     attachment: Literal["none", "broker", "relay"] = "broker"
-    policy: Literal["ampd", "always_remote", "always_local"] = "ampd"
+    policy: PlacementName = Field(default="ampd", description="where a prefill runs")
+    ordering: OrderingConfig = OrderingConfig()
+    toll: TollConfig = TollConfig()
     mode: Literal["act", "shadow"] = Field(
         default="act", description="at start; `equilibrium mode` switches a running router"
     )
@@ -135,12 +200,22 @@ class RouterConfig(RuleConfig):
         default=3, ge=0, description="times the launcher restarts a router that died"
     )
 
+    def params(self) -> RoutingParams:
+        """The frozen knobs the core speaks."""
+        toll = TollParams(**self.toll.model_dump())
+        return RoutingParams(self.alpha, self.beta, self.window_s, toll)
+
     @model_validator(mode="after")
     def _check(self) -> RouterConfig:
         if self.kv_lease_margin_s >= self.kv_lease_s:
             raise ValueError(
                 f"kv_lease_margin_s {self.kv_lease_margin_s:g} is not below kv_lease_s "
                 f"{self.kv_lease_s:g}: no hand-over would be young enough"
+            )
+        if self.ordering.reject and self.attachment != "relay":
+            raise ValueError(
+                "ordering.reject needs attachment: relay; behind a broker the frontend turns a "
+                "refusal into HTTP 500 without a reason"
             )
         return self
 
@@ -205,7 +280,7 @@ class DeploymentConfig(ConfigModel):
     dynamo: DynamoConfig = DynamoConfig()
     frontend: FrontendConfig = FrontendConfig()
     router: RouterConfig = RouterConfig()
-    slo: SloConfig = SloConfig()
+    slo: DeploymentSloConfig = DeploymentSloConfig()
     prefill: PoolConfig = PoolConfig()
     decode: PoolConfig = PoolConfig()
 
@@ -301,9 +376,15 @@ def _first_line(error: ValidationError, model: type[ConfigModel]) -> str:
 
 def _suggestion(path: tuple[Any, ...], model: Any) -> str:
     for part in path[:-1]:
-        if isinstance(part, str):  # a number is a place in a list of models
-            annotation = model.model_fields[part].annotation
-            model = next(iter(get_args(annotation)), annotation)
+        if isinstance(part, int):
+            continue  # a place in a list: the model is that of its items already
+        inner = getattr(model, "model_fields", None)
+        if inner is None:  # below a mapping the keys are the operator's own
+            model = get_args(model)[1]
+        else:
+            model = inner[part].annotation
+            if get_origin(model) is list:
+                model = get_args(model)[0]
     names = [field.alias or name for name, field in model.model_fields.items()]
     close = difflib.get_close_matches(str(path[-1]), names, n=1)
     return f", did you mean {close[0]!r}?" if close else f"; known: {', '.join(sorted(names))}"

@@ -10,14 +10,36 @@ Conventions: times are seconds on one emulated clock (`_s`), SLO limits are mill
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import Enum
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+
+PlacementName = Literal[
+    "toll",
+    "deflect",
+    "ampd",
+    "least_ttft",
+    "kv_cost",
+    "conditional",
+    "round_robin",
+    "always_remote",
+    "always_local",
+]
+"""Placement rules, by the name in configurations (routing/registry.py makes them)."""
+
+OrderingName = Literal[
+    "fifo", "algorithm_2", "hopeless_last", "earliest_deadline", "moore_hodgson", "shortest"
+]
+"""Orderings of what waits for a worker (routing/kernels/orderings.py says what each does)."""
 
 
 class Place(str, Enum):
@@ -76,6 +98,8 @@ class DecisionReason(str, Enum):
     """Dynamo's conditional disaggregation: the decode worker lacks little of the prompt."""
     ABOVE_THRESHOLD = "above_threshold"
     """Dynamo's conditional disaggregation: it lacks too much."""
+    REJECTED = "rejected"
+    """Early rejection (off by default): its TTFT limit could not be met any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +115,18 @@ class Slo:
 
 
 @dataclass(frozen=True, slots=True)
+class TollParams:
+    """The knobs of the toll rule (routing/kernels/toll.py)."""
+
+    expected_error: float = 0.2
+    """Relative standard deviation assumed of predicted times."""
+    itl_guard: float = 0.8
+    """Share of the ITL limit that a step with a local chunk may take."""
+    local_chunk_tokens: int = 0
+    """Most prompt tokens of a local prefill in one step; 0: the engine's budget."""
+
+
+@dataclass(frozen=True, slots=True)
 class RoutingParams:
     """The knobs of a placement rule (AMPD section 3 gives the defaults)."""
 
@@ -100,6 +136,7 @@ class RoutingParams:
     """Share of the ITL limit below which a decode worker has slack."""
     window_s: float = 10.0
     """Length of the TTFT and ITL windows."""
+    toll: TollParams = field(default_factory=TollParams)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +153,12 @@ class PrefillTask:
     session_id: str | None = None
     sequences: int = 1
     """Sequences asked for (`n`)."""
+    slo: Slo | None = None
+    """Its own limits; None: those of the deployment."""
+    urgency: int = 0
+    """Strict priority: the larger goes first, whatever else (Dynamo's `strict_priority`)."""
+    jump_s: float = 0.0
+    """In a first-come order it counts as having come this much earlier (`priority_jump`)."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -123,19 +166,34 @@ class PrefillTask:
         return self.history_tokens + self.increment_tokens
 
 
+Forecast = Callable[[PrefillTask, FloatArray, float, float], tuple[FloatArray, FloatArray]]
+"""What one more task would do to each queue, under the ordering in force.
+
+(task, its predicted prefill time at each worker, latest end of that prefill, relative error) ->
+(expected SLO misses it causes, own and others'; predicted end of its prefill), shapes (workers,).
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class PrefillPool:
     """Prefill workers at one instant, as parallel arrays of shape (workers,).
 
     `ttft_window_s` is NaN where the window is empty; `queue_s` is the predicted time of all
-    work waiting at or running on the worker (Eq. 2, t_queue); `cached_tokens` are tokens of
-    *this task's* prompt that the worker's own prefix cache holds.
+    work waiting at or running on the worker (Eq. 2, t_queue), `tokens` the same in uncached
+    tokens; `cached_tokens` are tokens of *this task's* prompt that the worker's own prefix cache
+    holds.
     """
 
     worker_ids: tuple[int, ...]
     ttft_window_s: FloatArray
     queue_s: FloatArray
+    tokens: IntArray
     cached_tokens: IntArray
+    forecast: Forecast
+    budget_tokens: int
+    """Tokens that one step of a prefill engine may compute."""
+    block_size: int
+    """Tokens of a KV block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,24 +201,38 @@ class DecodePool:
     """Decode workers at one instant, as parallel arrays of shape (workers,).
 
     `itl_window_s` is NaN where the window is empty; `queue_s` is the predicted time of the
-    prefills queued there (Eq. 1); `batch` and `context_tokens` describe the running decodes.
+    prefills queued there (Eq. 1), `local_prefills` their number; `batch` and `context_tokens`
+    describe the running decodes. `held_tokens` are the KV tokens of all that is bound to the
+    worker, `kv_tokens` those it has room for, `budget_tokens` what one of its steps may compute,
+    `chunked` whether it follows a chunk schedule. `cached_tokens` are tokens of this task's
+    prompt whose KV it holds.
     """
 
     worker_ids: tuple[int, ...]
     itl_window_s: FloatArray
     queue_s: FloatArray
+    local_prefills: IntArray
     batch: IntArray
     context_tokens: IntArray
+    held_tokens: IntArray
+    kv_tokens: IntArray
+    budget_tokens: IntArray
+    chunked: BoolArray
+    cached_tokens: IntArray
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """What a placement rule may look at. `bound` indexes `decode`; None when unknown."""
+    """What a placement rule may look at. `bound` indexes `decode`; None when unknown.
+
+    `fresh`: the session was bound just now, so a rule may name another decode worker.
+    """
 
     now_s: float
     prefill: PrefillPool
     decode: DecodePool
     bound: int | None
+    fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,3 +248,10 @@ class Decision:
     worker_id: int | None
     reason: DecisionReason
     estimates_s: tuple[tuple[str, float], ...] = ()
+    decode_id: int | None = None
+    """LOCAL in place of the bound decode worker: this one. None: the bound one."""
+    chunks: tuple[int, ...] = ()
+    """LOCAL, for an engine that follows it: most prompt tokens of the first, second, ... step; the
+    last one holds for all further steps. Empty: the engine's own budget."""
+    local_s: float | None = None
+    """LOCAL: predicted time of the prefill, if the rule knows better than Eq. 1."""

@@ -11,7 +11,9 @@ from hypothesis import settings
 
 from controller.costs.model import TableCost
 from controller.costs.tables import linear_tables
-from controller.types import ClusterView, DecodePool, PrefillPool, PrefillTask
+from controller.routing.kernels.orderings import FIFO, Ordering
+from controller.routing.waiting import WaitingPrefills
+from controller.types import ClusterView, DecodePool, Forecast, PrefillPool, PrefillTask
 
 # The first call of a cost model may compile its kernels: no deadline for single examples.
 settings.register_profile("equilibrium", deadline=None)
@@ -51,23 +53,58 @@ def make_view(
     itl: Sequence[float] = (),
     decode_queue: Sequence[float] | None = None,
     bound: int | None = None,
+    tokens: Sequence[int] | None = None,
+    waiting: WaitingPrefills | None = None,
+    fresh: bool = False,
+    **decodes_are: Sequence[int],
 ) -> ClusterView:
-    """A view of prefill workers 100, 101, ... and decode workers 200, 201, ..."""
+    """A view of prefill workers 100, 101, ... and decode workers 200, 201, ...
+
+    `waiting` has one lane a prefill worker, by default empty ones; `decodes_are` are columns of
+    DecodePool.
+    """
     count, decodes = len(ttft), len(itl)
     prefill = PrefillPool(
         worker_ids=tuple(100 + i for i in range(count)),
         ttft_window_s=np.array(ttft, float),
         queue_s=np.array(prefill_queue or [0.0] * count, float),
+        tokens=np.array(tokens or [0] * count, np.int64),
         cached_tokens=np.array(cached or [0] * count, np.int64),
+        forecast=_forecast(waiting or empty_lanes(count), count),
+        budget_tokens=1000,
+        block_size=64,
     )
+    columns = {"kv_tokens": [1 << 40] * decodes, "budget_tokens": [1000] * decodes} | decodes_are
+    names = ("local_prefills", "batch", "context_tokens", "held_tokens", "cached_tokens")
     decode = DecodePool(
         worker_ids=tuple(200 + i for i in range(decodes)),
         itl_window_s=np.array(itl, float),
         queue_s=np.array(decode_queue or [0.0] * decodes, float),
-        batch=np.zeros(decodes, np.int64),
-        context_tokens=np.zeros(decodes, np.int64),
+        chunked=np.array(columns.pop("chunked", [1] * decodes), np.bool_),
+        **{
+            name: np.array(columns.get(name, [0] * decodes), np.int64)
+            for name in (*names, "kv_tokens", "budget_tokens")
+        },
     )
-    return ClusterView(0.0, prefill, decode, bound)
+    return ClusterView(0.0, prefill, decode, bound, fresh)
+
+
+def empty_lanes(count: int, rule: Ordering = Ordering(FIFO)) -> WaitingPrefills:  # noqa: B008
+    """Nobody waits for any of `count` workers: lanes 0, 1, ..."""
+    waiting = WaitingPrefills(rule)
+    assert [waiting.open_lane() for _ in range(count)] == list(range(count))
+    return waiting
+
+
+def _forecast(waiting: WaitingPrefills, count: int) -> Forecast:
+    lanes = np.arange(count)
+
+    def forecast(task, predicted_s, due_s, cv):
+        return waiting.forecasts(
+            lanes, predicted_s, due_s, 0.0, cv, task.arrival_s, task.urgency, task.jump_s
+        )
+
+    return forecast
 
 
 @pytest.fixture

@@ -53,6 +53,23 @@ def one_line(capsys, arguments):
         (GOOD + "frontnd: {}\n", "unknown key 'frontnd', did you mean 'frontend'?"),
         (GOOD + "router: {polcy: ampd}\n", "unknown key 'router.polcy'"),
         (GOOD + "router: {policy: best}\n", "router.policy"),
+        (GOOD + "router: {ordering: {rule: lifo}}\n", "router.ordering.rule"),
+        (GOOD + "router: {ordering: {late_share: 1.0}}\n", "router.ordering.late_share"),
+        (
+            GOOD + "router: {ordering: {rule: algorithm_2, window: 6}}\n",
+            "window of algorithm_2 must be 1 to 5",
+        ),
+        (
+            GOOD + "router: {attachment: relay, ordering: {rule: fifo, reject: true}}\n",
+            "reject needs a rule that tells late work",
+        ),
+        (
+            GOOD + "router: {ordering: {rule: hopeless_last, reject: true}}\n",
+            "ordering.reject needs attachment: relay",
+        ),
+        (GOOD + "router: {toll: {guard: 1}}\n", "unknown key 'router.toll.guard'"),
+        (GOOD + "slo: {tenants: {gold: {ttft_ms: 0}}}\n", "slo.tenants.gold.ttft_ms"),
+        (GOOD + "slo: {tenants: {gold: {ttft: 9}}}\n", "did you mean 'ttft_ms'"),
         (GOOD + "slo: {ttft_ms: -5}\n", "slo.ttft_ms"),
         (GOOD + "slo: {ttft_ms: .nan}\n", "slo.ttft_ms"),
         (GOOD + "decode: {workers: 0}\n", "decode.workers"),

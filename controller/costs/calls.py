@@ -93,3 +93,26 @@ def extrapolates(
 ) -> bool:
     """`kernels.extrapolates`."""
     return _extrapolates(unpack(data, bounds), batch, context, chunk, pairs)
+
+
+@njit(cache=True, nogil=True)
+def prefills_s(data: Floats, bounds: Bounds, prompt: int, cached: Bounds, out: Floats) -> None:
+    """`prefill_s` of one prompt for each number of cached tokens, shapes (n,).
+
+    The last prompt token is always computed, also when the whole prompt is cached.
+    """
+    tables = unpack(data, bounds)
+    known, known_s = -1, 0.0
+    plain_s = _prefill_s(tables, 0.0, float(prompt), tables.options[MAX_CHUNK])
+    for i in range(cached.size):
+        history = min(cached[i], prompt - 1)
+        if history == 0:  # most workers know nothing of a prompt
+            out[i] = plain_s
+            continue
+        if history != known:
+            chunk = tables.options[MAX_CHUNK]
+            known, known_s = (
+                history,
+                _prefill_s(tables, float(history), float(prompt - history), chunk),
+            )
+        out[i] = known_s

@@ -54,6 +54,7 @@ class TableCost:
         self.step_s(1, 1, 1, 0.5)
         self.prefill_s(0, 1)
         self.kv_transfer_s(1)
+        self.prefills_s(1, np.zeros(1, np.int64))
 
     def step_s(self, batch: int, context: int, chunk: int, chunk_pairs: float) -> float:
         sizes = float(batch), float(context), float(chunk), float(chunk_pairs)
@@ -88,6 +89,17 @@ class TableCost:
         out = np.empty(b.size)
         calls.steps_s(self._data, self._bounds, b, c, chunks, pairs, out)
         return out.reshape(given[0].shape)
+
+    def prefills_s(self, prompt: int, cached: NDArray[np.int64]) -> Floats:
+        """`prefill_s` of one prompt where `cached` tokens of it are found, shape (n,)."""
+        out = np.empty(cached.size)
+        calls.prefills_s(self._data, self._bounds, prompt, cached, out)
+        return out
+
+    @property
+    def packed(self) -> tuple[Floats, NDArray[np.int64]]:
+        """The tables as compiled functions take them cheaply (calls.unpack)."""
+        return self._data, self._bounds
 
     @property
     def max_chunk_tokens(self) -> int:

@@ -38,6 +38,10 @@ class MeanWindow:
             return math.nan
         return self._weighted / self._weight
 
+    def until_s(self) -> float:
+        """The instant from which `mean` may differ without a new sample; infinite when empty."""
+        return self._samples[0][0] + self._length_s if self._samples else math.inf
+
     def __len__(self) -> int:
         return len(self._samples)
 

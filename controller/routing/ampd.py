@@ -23,20 +23,15 @@ from random import Random
 
 import numpy as np
 
-from controller.costs.model import CostModel
-from controller.routing.kernels.placement import least_estimate, slack
-from controller.routing.kernels.reasons import LOCAL, REASONS
-from controller.types import (
-    ClusterView,
-    Decision,
-    FloatArray,
-    Place,
-    PrefillTask,
-    RoutingParams,
-    Slo,
+from controller.costs.model import TableCost
+from controller.routing.estimates import (
+    decision,
+    local_estimate_s,
+    named_estimates,
+    remote_estimates_s,
 )
-
-Estimates = tuple[tuple[str, float], ...]
+from controller.routing.kernels.placement import least_estimate, slack
+from controller.types import ClusterView, Decision, PrefillTask, RoutingParams, Slo
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +42,7 @@ class Ampd:
     with the same functions. They are compiled here, not at the first request.
     """
 
-    costs: CostModel
+    costs: TableCost
     slo: Slo
     params: RoutingParams
     rng: Random
@@ -59,55 +54,21 @@ class Ampd:
 
     def place(self, task: PrefillTask, view: ClusterView) -> Decision:
         """Choose a place; the prefill pool must not be empty."""
-        bound = view.bound
+        bound, slo = view.bound, task.slo or self.slo
         choice, reason = slack(
             np.ascontiguousarray(view.prefill.ttft_window_s, dtype=np.float64),
             math.nan if bound is None else float(view.decode.itl_window_s[bound]),
             bound is not None,
-            self.params.alpha * self.slo.ttft_ms / 1e3,
-            self.params.beta * self.slo.itl_ms / 1e3,
+            self.params.alpha * (slo.ttft_ms / 1e3),
+            self.params.beta * (slo.itl_ms / 1e3),
             self.rng.getrandbits(63),
             np.empty(len(view.prefill.worker_ids), np.int64),
         )
         if reason >= 0:
             return decision(view, choice, reason)
         remote_s = remote_estimates_s(self.costs, task, view)
-        named = named_estimates(view, remote_s)
-        local_s = math.nan
+        local_s = None
         if bound is not None:
             local_s = local_estimate_s(self.costs, task, view, bound)
-            named = (("local", local_s), *named)
-        return decision(view, *least_estimate(remote_s, local_s), named)
-
-
-def decision(view: ClusterView, choice: int, reason: int, estimates_s: Estimates = ()) -> Decision:
-    """What a compiled rule has chosen, with worker ids and named reasons."""
-    place = Place.LOCAL if choice == LOCAL else Place.REMOTE
-    worker_id = None if choice == LOCAL else view.prefill.worker_ids[choice]
-    return Decision(place, worker_id, REASONS[reason], estimates_s)
-
-
-def named_estimates(view: ClusterView, remote_s: FloatArray) -> Estimates:
-    """Estimates of the prefill workers for the decision log."""
-    return tuple(zip(map(str, view.prefill.worker_ids), remote_s.tolist(), strict=True))
-
-
-def local_estimate_s(costs: CostModel, task: PrefillTask, view: ClusterView, index: int) -> float:
-    """Eq. 1: this prefill and those queued on decode worker `index`, seconds."""
-    own = costs.prefill_s(task.history_tokens, task.increment_tokens)
-    return own + float(view.decode.queue_s[index])
-
-
-def remote_estimate_s(costs: CostModel, task: PrefillTask, view: ClusterView, index: int) -> float:
-    """Eq. 2 with the prefill worker's own prefix hits as history, seconds."""
-    # The last prompt token is always computed, also when the whole prompt is cached.
-    cached = min(int(view.prefill.cached_tokens[index]), task.prompt_tokens - 1)
-    own = costs.prefill_s(cached, task.prompt_tokens - cached)
-    transfer = costs.kv_transfer_s(task.increment_tokens)
-    return own + transfer + float(view.prefill.queue_s[index])
-
-
-def remote_estimates_s(costs: CostModel, task: PrefillTask, view: ClusterView) -> FloatArray:
-    """Eq. 2 for every prefill worker, shape (workers,)."""
-    count = len(view.prefill.worker_ids)
-    return np.array([remote_estimate_s(costs, task, view, i) for i in range(count)])
+        choice, reason = least_estimate(remote_s, math.nan if local_s is None else local_s)
+        return decision(view, choice, reason, named_estimates(view, remote_s, local_s))

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Placement rules to compare with: everything remote, everything local, in turn, least TTFT."""
+"""Placement rules to compare with: all remote, all local, in turn, least TTFT, Dynamo's own.
+
+Owns: what each rule reads of a view. Does not own: the rules themselves (routing/kernels).
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,17 @@ from itertools import count
 
 import numpy as np
 
-from controller.costs.model import CostModel, TableCost
-from controller.routing.ampd import decision, named_estimates, remote_estimates_s
-from controller.routing.kernels.estimates import prefill_beside_s
+from controller.costs.model import TableCost
+from controller.routing.estimates import (
+    decision,
+    first_step_s,
+    named_estimates,
+    remote_estimates_s,
+)
+from controller.routing.kernels import dynamo
+from controller.routing.kernels.entries import beside_s
 from controller.routing.kernels.placement import always_remote, least_ttft, round_robin
+from controller.routing.kernels.reasons import ABOVE_THRESHOLD, BELOW_THRESHOLD, KV_COST, LOCAL
 from controller.types import ClusterView, Decision, DecisionReason, Place, PrefillTask
 
 
@@ -20,7 +30,10 @@ from controller.types import ClusterView, Decision, DecisionReason, Place, Prefi
 class AlwaysRemote:
     """Disaggregation without deflection: the prefill worker that would finish first."""
 
-    costs: CostModel
+    costs: TableCost
+
+    def __post_init__(self) -> None:
+        always_remote(np.zeros(1))
 
     def place(self, task: PrefillTask, view: ClusterView) -> Decision:
         """Choose a prefill worker; the pool must not be empty."""
@@ -43,6 +56,9 @@ class RoundRobin:
 
     turns: count[int] = field(default_factory=count)
 
+    def __post_init__(self) -> None:
+        round_robin(1, 0)
+
     def place(self, task: PrefillTask, view: ClusterView) -> Decision:
         """Choose a prefill worker; the pool must not be empty."""
         return decision(view, *round_robin(len(view.prefill.worker_ids), next(self.turns)))
@@ -62,33 +78,68 @@ class LeastTtft:
 
     def __post_init__(self) -> None:
         least_ttft(np.zeros(1), 0.0)
-        prefill_beside_s(self.costs.tables, 0.0, 0.0, 0.0, 1.0, 1.0)
+        beside_s(*self.costs.packed, 0.0, 0.0, 0.0, 1.0)
 
     def place(self, task: PrefillTask, view: ClusterView) -> Decision:
         """Choose a place; the prefill pool must not be empty."""
         remote_s = remote_estimates_s(self.costs, task, view)
-        local_s = math.nan
+        local_s = None
         if view.bound is not None:
-            remote_s += self._first_step_s(task, view, view.bound)
+            remote_s += first_step_s(self.costs, task, view)
             local_s = self._local_s(task, view, view.bound)
-        named = named_estimates(view, remote_s)
-        if view.bound is not None:
-            named = (("local", local_s), *named)
-        return decision(view, *least_ttft(remote_s, local_s), named)
-
-    def _first_step_s(self, task: PrefillTask, view: ClusterView, index: int) -> float:
-        decode = view.decode
-        context = int(decode.context_tokens[index]) + task.prompt_tokens
-        return self.costs.step_s(int(decode.batch[index]) + 1, context, 0, 0.0)
+        choice, reason = least_ttft(remote_s, math.nan if local_s is None else local_s)
+        return decision(view, choice, reason, named_estimates(view, remote_s, local_s))
 
     def _local_s(self, task: PrefillTask, view: ClusterView, index: int) -> float:
         decode = view.decode
-        beside_s = prefill_beside_s(
-            self.costs.tables,
+        own_s = beside_s(
+            *self.costs.packed,
             float(decode.batch[index]),
             float(decode.context_tokens[index]),
             float(task.history_tokens),
             float(task.increment_tokens),
-            float(self.costs.max_chunk_tokens),
         )
-        return beside_s + float(decode.queue_s[index])
+        return own_s + float(decode.queue_s[index])
+
+
+@dataclass(frozen=True, slots=True)
+class KvCost:
+    """Dynamo's KV router: least of the blocks to compute and the blocks in flight."""
+
+    def __post_init__(self) -> None:
+        one, cost = np.ones(1, np.int64), np.zeros(1)
+        dynamo.kv_costs(1, 1, one, one, cost)
+        dynamo.cheapest(cost, 0.0, 0.0)
+
+    def place(self, task: PrefillTask, view: ClusterView) -> Decision:
+        """Choose a prefill worker; the pool must not be empty."""
+        return self.remote(task, view, KV_COST)
+
+    def remote(self, task: PrefillTask, view: ClusterView, reason: int) -> Decision:
+        """The same, with the reason of whoever asks."""
+        pool = view.prefill
+        cost = np.empty(len(pool.worker_ids))
+        dynamo.kv_costs(task.prompt_tokens, pool.block_size, pool.cached_tokens, pool.tokens, cost)
+        return decision(view, dynamo.cheapest(cost, 0.0, 0.0), reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Conditional:
+    """Dynamo's conditional disaggregation: local where little of the prompt is lacking."""
+
+    kv_cost: KvCost = field(default_factory=KvCost)
+
+    def __post_init__(self) -> None:
+        dynamo.stays_local(1.0, 1.0, dynamo.EFF_ISL_THRESHOLD, dynamo.EFF_ISL_RATIO)
+
+    def place(self, task: PrefillTask, view: ClusterView) -> Decision:
+        """Choose a place; the prefill pool must not be empty."""
+        local = view.bound is not None and dynamo.stays_local(
+            float(task.prompt_tokens),
+            float(task.history_tokens),
+            dynamo.EFF_ISL_THRESHOLD,
+            dynamo.EFF_ISL_RATIO,
+        )
+        if local:
+            return decision(view, LOCAL, BELOW_THRESHOLD)
+        return self.kv_cost.remote(task, view, ABOVE_THRESHOLD)

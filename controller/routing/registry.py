@@ -5,16 +5,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Protocol
+from typing import Protocol, get_args
 
 from controller.costs.model import TableCost
 from controller.routing.ampd import Ampd
-from controller.routing.baselines import AlwaysLocal, AlwaysRemote, LeastTtft, RoundRobin
+from controller.routing.baselines import (
+    AlwaysLocal,
+    AlwaysRemote,
+    Conditional,
+    KvCost,
+    LeastTtft,
+    RoundRobin,
+)
+from controller.routing.deflection import Deflect
+from controller.routing.toll import Toll
 from controller.types import (
     ClusterView,
     Decision,
     DecisionReason,
     Place,
+    PlacementName,
     PrefillTask,
     RoutingParams,
     Slo,
@@ -27,13 +37,20 @@ class Placement(Protocol):
     def place(self, task: PrefillTask, view: ClusterView) -> Decision: ...
 
 
-PLACEMENTS: dict[str, Callable[[TableCost, Slo, RoutingParams, Random], Placement]] = {
+_BUILDERS: dict[str, Callable[[TableCost, Slo, RoutingParams, Random], Placement]] = {
+    "toll": lambda costs, slo, params, rng: Toll(costs, slo, params),
+    "deflect": lambda costs, slo, params, rng: Deflect(costs, slo, params),
     "ampd": Ampd,
+    "least_ttft": lambda costs, slo, params, rng: LeastTtft(costs),
+    "kv_cost": lambda costs, slo, params, rng: KvCost(),
+    "conditional": lambda costs, slo, params, rng: Conditional(),
+    "round_robin": lambda costs, slo, params, rng: RoundRobin(),
     "always_remote": lambda costs, slo, params, rng: AlwaysRemote(costs),
     "always_local": lambda costs, slo, params, rng: AlwaysLocal(),
-    "round_robin": lambda costs, slo, params, rng: RoundRobin(),
-    "least_ttft": lambda costs, slo, params, rng: LeastTtft(costs),
 }
+
+PLACEMENTS = {name: _BUILDERS[name] for name in get_args(PlacementName)}
+"""By name: what makes a rule."""
 
 
 def decide(rule: Placement, task: PrefillTask, view: ClusterView) -> Decision:

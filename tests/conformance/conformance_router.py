@@ -27,6 +27,7 @@ from controller.runtime.router.core import CoreSettings, RouterCore
 from controller.runtime.router.decode_port import DynamoDecodePort
 from controller.runtime.router.decode_state import DecodeState
 from controller.runtime.router.handover import KvLease, is_handover, prefill_request
+from controller.runtime.router.hints import Objectives
 from controller.runtime.router.ports import DynamoPrefillPort
 from controller.runtime.router.queues import PrefillQueues
 from controller.runtime.router.records import DecisionLog, RouterMetrics
@@ -100,6 +101,7 @@ class Router:
         self.core = RouterCore(
             PLACEMENTS[policy](costs, slo, params, Random(0)),
             costs,
+            Objectives(slo),
             CoreSettings(
                 max_wait_s=live.kind.timeout_s,
                 prefill_timeout_s=live.kind.timeout_s,

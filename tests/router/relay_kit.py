@@ -16,6 +16,7 @@ from controller.runtime.router.binding import Binding, DecodeLoads
 from controller.runtime.router.core import CoreSettings, RouterCore
 from controller.runtime.router.decode_state import DecodeState
 from controller.runtime.router.handover import KvLease
+from controller.runtime.router.hints import Objectives
 from controller.runtime.router.queues import PrefillQueues
 from controller.runtime.router.records import DecisionLog, RouterMetrics
 from controller.runtime.router.streams import StreamRelay, StreamSettings
@@ -169,22 +170,24 @@ class RelayHarness:
         self.log = DecisionLog(self.log_path)
         self.clock = settings.pop("clock", Clock())
         policy = settings.pop("policy", "always_remote")
-        self.loads = DecodeLoads()
+        self.decode_state = DecodeState(10, followed=True)
+        self.loads = DecodeLoads(self.decode_state.hold)
         metrics = RouterMetrics(self.registry, policy)
-        core = RouterCore(
+        self.core = RouterCore(
             PLACEMENTS[policy](costs, Slo(1000, 50), RoutingParams(), Random(0)),
             costs,
+            Objectives(Slo(1000, 50)),
             CoreSettings(max_wait_s=5.0, prefill_timeout_s=5.0, sticky_sessions=True),
             self.prefill,
             self.queues,
-            DecodeState(10),
+            self.decode_state,
             self.clock,
             metrics,
             self.log,
         )
         limits = {"migration_limit": 3, "lease": KvLease(30.0, 5.0)} | settings
         self.relay = StreamRelay(
-            core,
+            self.core,
             self.prefill,
             self.decode,
             Binding(self.loads, Random(0)),

@@ -25,24 +25,24 @@ def test_the_least_kv_context_wins(loads, binding):
     loads.book(1, 5000)
     loads.book(2, 1000)
     loads.book(3, 4000)
-    assert {binding.choose(None, (1, 2, 3), 0.0) for _ in range(20)} == {2}
+    assert {binding.choose(None, (1, 2, 3), 0.0).worker_id for _ in range(20)} == {2}
 
 
 def test_near_ties_are_drawn_and_the_draw_is_seeded(loads):
     loads.book(1, 10_000)
     loads.book(2, 10_900)
     loads.book(3, 11_200)
-    draws = [Binding(loads, Random(7)).choose(None, (1, 2, 3), 0.0) for _ in range(3)]
+    draws = [Binding(loads, Random(7)).choose(None, (1, 2, 3), 0.0).worker_id for _ in range(3)]
     assert len(set(draws)) == 1
     binding = Binding(loads, Random(7))
-    seen = Counter(binding.choose(None, (1, 2, 3), 0.0) for _ in range(100))
+    seen = Counter(binding.choose(None, (1, 2, 3), 0.0).worker_id for _ in range(100))
     assert set(seen) == {1, 2} and min(seen.values()) > 25
 
 
 def test_requests_that_arrive_together_spread(loads, binding):
     chosen = []
     for _ in range(20):
-        worker = binding.choose(None, (1, 2), 0.0)
+        worker = binding.choose(None, (1, 2), 0.0).worker_id
         loads.book(worker, 2000)
         chosen.append(worker)
     assert Counter(chosen) == {1: 10, 2: 10}
@@ -51,9 +51,9 @@ def test_requests_that_arrive_together_spread(loads, binding):
 def test_a_known_session_returns_to_its_worker_while_that_can_be_used(loads, binding):
     binding.note("s", 1)
     loads.book(1, 50_000)
-    assert binding.choose("s", (1, 2), 0.0) == 1
-    assert binding.choose("s", (2,), 0.0) == 2
-    assert binding.choose(None, (1, 2), 0.0) == 2
+    assert binding.choose("s", (1, 2), 0.0).worker_id == 1
+    assert binding.choose("s", (2,), 0.0).worker_id == 2
+    assert binding.choose(None, (1, 2), 0.0).worker_id == 2
 
 
 def test_the_least_recently_used_session_is_forgotten(loads, binding):
@@ -62,7 +62,7 @@ def test_the_least_recently_used_session_is_forgotten(loads, binding):
         binding.note(session, 1)
     binding.note("a", 1)
     binding.note("c", 1)
-    assert [binding.choose(s, (1, 2), 0.0) for s in ("a", "b", "c")] == [1, 2, 1]
+    assert [binding.choose(s, (1, 2), 0.0).worker_id for s in ("a", "b", "c")] == [1, 2, 1]
 
 
 def test_a_stream_is_counted_until_it_ends(loads):

@@ -14,6 +14,7 @@ from controller.routing.registry import PLACEMENTS
 from controller.runtime.clock import Clock
 from controller.runtime.router.core import CoreSettings, RouterCore
 from controller.runtime.router.decode_state import DecodeState
+from controller.runtime.router.hints import Objectives
 from controller.runtime.router.queues import PrefillQueues, WorkerGoneError
 from controller.runtime.router.records import DecisionLog, RouterMetrics
 from controller.types import RoutingParams, Slo
@@ -119,6 +120,7 @@ class Harness:
         self.core = RouterCore(
             rule,
             costs,
+            Objectives(Slo(1000, 50)),
             CoreSettings(**limits),
             port,
             self.queues,

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.routing.inflight import InFlightBound
-from controller.runtime.router.queues import PrefillQueues, WorkerGoneError
+from controller.routing.kernels.orderings import ORDERINGS, Ordering
+from controller.runtime.router.queues import PrefillQueues, TooLateError, WorkerGoneError
+from controller.types import PrefillTask
 
 pytestmark = pytest.mark.unit
 
@@ -97,3 +100,111 @@ def test_nothing_leaks_and_the_bound_holds(steps):
         assert pool.predicted_s(1, now) == pool.predicted_s(2, now) == 0.0
 
     asyncio.run(scenario())
+
+
+def ordered(rule, reject=False, **settings):
+    made = PrefillQueues(
+        InFlightBound(1000, 1), 10, Ordering(ORDERINGS[rule], **settings), reject=reject
+    )
+    made.sync([1])
+    return made
+
+
+def served(pool, blocker, tickets, now_s):
+    """Names in the order in which they are granted, one after another."""
+    order, running = [], blocker
+    for _ in tickets:
+        pool.release(running, now_s)
+        name = next(n for n, t in tickets.items() if t.granted.done() and n not in order)
+        order.append(name)
+        running = tickets[name]
+    return order
+
+
+async def test_the_hopeless_let_others_pass():
+    # At 1.0 s: a is due at 1.5 and takes 1.0: hopeless. b and c can be in time.
+    pool = ordered("hopeless_last")
+    blocker = pool.enqueue(1, 1000, 1.0, 0.0)
+    tickets = {
+        name: pool.enqueue(1, 1000, 1.0, 0.0, due_s=due_s)
+        for name, due_s in (("a", 1.5), ("b", 9.0), ("c", 9.0))
+    }
+    assert served(pool, blocker, tickets, 1.0) == ["b", "c", "a"]
+
+
+async def test_algorithm_2_sends_the_permutation_with_most_in_time():
+    # a takes 1.0 s due 9.0, b 0.5 due 1.6: at 1.0 only b before a has both in time.
+    pool = ordered("algorithm_2")
+    blocker = pool.enqueue(1, 1000, 1.0, 0.0)
+    tickets = {
+        "a": pool.enqueue(1, 1000, 1.0, 0.0, due_s=9.0),
+        "b": pool.enqueue(1, 1000, 0.5, 0.0, due_s=1.6),
+    }
+    assert served(pool, blocker, tickets, 1.0) == ["b", "a"]
+
+
+async def test_strict_priority_comes_first_and_a_jump_within_a_tier():
+    # In a first-come order `jumps` counts as having come 2 s earlier: before a (0.1), not before
+    # the strict one.
+    pool = ordered("fifo")
+    blocker = pool.enqueue(1, 1000, 1.0, 0.0)
+    tickets = {
+        "a": pool.enqueue(1, 1000, 1.0, 0.1),
+        "demoted": pool.enqueue(1, 1000, 1.0, 0.2, jump_s=-2.0),
+        "b": pool.enqueue(1, 1000, 1.0, 0.3),
+        "jumps": pool.enqueue(1, 1000, 1.0, 0.4, jump_s=2.0),
+        "strict": pool.enqueue(1, 1000, 1.0, 0.5, urgency=1),
+    }
+    assert served(pool, blocker, tickets, 1.0) == ["strict", "jumps", "a", "b", "demoted"]
+
+
+async def test_what_has_waited_too_long_goes_first():
+    pool = ordered("shortest", max_wait_s=1.0)
+    blocker = pool.enqueue(1, 1000, 1.0, 0.0)
+    tickets = {
+        "long": pool.enqueue(1, 1000, 1.0, 0.1),
+        "short": pool.enqueue(1, 1000, 0.2, 0.2),
+        "last": pool.enqueue(1, 1000, 0.3, 1.0),
+    }
+    assert served(pool, blocker, tickets, 1.15) == ["long", "short", "last"]
+
+
+async def test_early_rejection_refuses_what_cannot_be_in_time():
+    pool = ordered("hopeless_last", reject=True)
+    blocker = pool.enqueue(1, 1000, 1.0, 0.0)
+    late = pool.enqueue(1, 1000, 1.0, 0.0, due_s=1.5)
+    fine = pool.enqueue(1, 1000, 1.0, 0.0, due_s=9.0)
+    pool.release(blocker, 1.0)
+    assert fine.granted.done() and late.granted.done()
+    with pytest.raises(TooLateError):
+        await late.granted
+    pool.release(late, 1.0)
+    pool.release(fine, 2.0)
+    assert pool.waiting() == pool.in_flight() == 0
+
+
+async def test_a_waiter_that_was_cancelled_leaves_its_lane_and_holds_nobody_up():
+    # wait_for cancels the future before the ticket is released: the queue may look in between.
+    pool = ordered("fifo")
+    blocker = pool.enqueue(1, 1000, 1.0, 0.0)
+    gone = pool.enqueue(1, 1000, 1.0, 0.0)
+    last = pool.enqueue(1, 1000, 1.0, 0.0)
+    gone.granted.cancel()
+    pool.release(blocker, 1.0)
+    assert last.granted.done() and not last.granted.cancelled()
+    pool.release(gone, 1.0)
+    pool.release(last, 1.0)
+    assert pool.waiting() == pool.in_flight() == 0
+
+
+async def test_a_view_tells_the_work_and_what_one_more_would_cost():
+    pool = ordered("fifo")
+    pool.enqueue(1, 1000, 1.0, 0.0)
+    pool.enqueue(1, 400, 0.5, 0.0, due_s=1.6)
+    view = pool.view((1,), {1: 64, 7: 99}, 0.2)
+    assert view.queue_s == pytest.approx([0.8 + 0.5])
+    assert (view.tokens.tolist(), view.cached_tokens.tolist()) == ([1400], [64])
+    # It joins behind: 0.2 + 0.8 + 0.5 + 0.4 = 1.9 s, too late for 1.8; nobody else is harmed.
+    one_more = PrefillTask("r", 0.2, 0, 400)
+    misses, end_s = view.forecast(one_more, np.array([0.4]), 1.8, 0.0)
+    assert (misses.tolist(), end_s) == ([1.0], pytest.approx([1.9]))

@@ -5,7 +5,8 @@ from random import Random
 
 import pytest
 
-from controller.routing.ampd import Ampd, local_estimate_s, remote_estimate_s
+from controller.routing.ampd import Ampd
+from controller.routing.estimates import local_estimate_s, remote_estimates_s
 from controller.types import DecisionReason, Place, RoutingParams, Slo
 
 pytestmark = pytest.mark.unit
@@ -76,13 +77,13 @@ def test_eq_2_counts_own_prefix_hits_the_transfer_and_the_queue(unit_costs, task
     # prompt 200 + 500; the worker caches 300: 400 tokens + 10 ms = 0.41 s; the decode worker
     # lacks 500 tokens of KV: 0.05 s; queue 0.3 s.
     state = view(ttft=[9.0], prefill_queue=[0.3], cached=[300])
-    estimate = remote_estimate_s(unit_costs, task(history=200, increment=500), state, 0)
+    estimate = remote_estimates_s(unit_costs, task(history=200, increment=500), state)[0]
     assert estimate == pytest.approx(0.41 + 0.05 + 0.3)
 
 
 def test_a_fully_cached_prompt_still_computes_its_last_token(unit_costs, task, view):
     state = view(ttft=[9.0], cached=[500])
-    estimate = remote_estimate_s(unit_costs, task(increment=500), state, 0)
+    estimate = remote_estimates_s(unit_costs, task(increment=500), state)[0]
     assert estimate == pytest.approx(0.011 + 0.05)
 
 

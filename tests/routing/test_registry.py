@@ -2,14 +2,17 @@
 """What every placement rule must keep, and what is decided before a rule is asked."""
 
 from random import Random
+from typing import get_args
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controller.routing.inflight import InFlightBound
+from controller.routing.kernels.orderings import ORDERINGS
 from controller.routing.registry import PLACEMENTS, decide
-from controller.types import DecisionReason, Place, RoutingParams, Slo
+from controller.simulation.cluster.placement import PLACEMENTS as SIMULATED
+from controller.types import DecisionReason, OrderingName, Place, RoutingParams, Slo
 
 pytestmark = pytest.mark.unit
 
@@ -61,3 +64,36 @@ def test_the_bound_lets_a_step_run_and_the_next_one_fill(unit_costs):
     assert bound.admits(in_flight_tokens=2048, uncached_tokens=2048)
     assert not bound.admits(in_flight_tokens=2049, uncached_tokens=2048)
     assert bound.admits(in_flight_tokens=0, uncached_tokens=100_000)
+
+
+def test_names_in_configurations_are_those_of_the_rules():
+    # A name without a rule fails at import; the simulator and the orderings have their own tables.
+    assert set(PLACEMENTS) == set(SIMULATED)
+    assert set(get_args(OrderingName)) == set(ORDERINGS)
+
+
+def test_kv_cost_weighs_hits_against_blocks_in_flight(unit_costs, task, view):
+    # 640 tokens are 10 blocks. Worker 100: no hits, nothing in flight: 10. Worker 101: 4 blocks
+    # hit, 2.5 in flight: 8.5. Worker 102: 8 blocks hit, 9 in flight: 11.
+    state = view(ttft=[0.1] * 3, cached=[0, 256, 512], tokens=[0, 160, 576])
+    decision = build("kv_cost", unit_costs).place(task(increment=640), state)
+    assert (decision.worker_id, decision.reason) == (101, DecisionReason.KV_COST)
+
+
+def test_conditional_stays_local_for_a_warm_prompt_only(unit_costs, task, view):
+    state = view(ttft=[0.1], itl=[0.01], bound=0)
+    place = build("conditional", unit_costs).place
+    # It lacks 600 of 1,000 tokens, below 0.7 of them and below 2,048.
+    warm = place(task(history=400, increment=600), state)
+    assert (warm.place, warm.reason) == (Place.LOCAL, DecisionReason.BELOW_THRESHOLD)
+    # Exactly 0.7 of them is too much, and so is all of a short cold prompt.
+    for history, increment in ((300, 700), (0, 10)):
+        cold = place(task(history=history, increment=increment), state)
+        assert (cold.worker_id, cold.reason) == (100, DecisionReason.ABOVE_THRESHOLD)
+
+
+def test_only_the_least_estimate_of_a_large_pool_is_kept_for_the_log(unit_costs, task, view):
+    queued = [float(100 - i) for i in range(100)]
+    state = view(ttft=[0.1] * 100, prefill_queue=queued)
+    decision = build("always_remote", unit_costs).place(task(), state)
+    assert [name for name, _ in decision.estimates_s] == ["199"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from controller.routing.kernels.compiled import compiled
 from controller.routing.kernels.draws import below
-from controller.types import IntArray
+from controller.types import FloatArray, IntArray
 
 NEAR_SHARE = 0.1
 NEAR_TOKENS = 256
@@ -19,6 +19,19 @@ NEAR_TOKENS = 256
 def near(least: int) -> int:
     """The context up to which a worker counts as least loaded."""
     return least + max(NEAR_TOKENS, round(least * NEAR_SHARE))
+
+
+@compiled
+def roomiest(behind_s: FloatArray, held: IntArray) -> int:
+    """Index of the worker whose local prefills end first, then with the least context; the first.
+
+    Both have shape (workers,), not empty.
+    """
+    best = 0
+    for i in range(1, behind_s.size):
+        if behind_s[i] < behind_s[best] or (behind_s[i] == behind_s[best] and held[i] < held[best]):
+            best = i
+    return best
 
 
 @compiled

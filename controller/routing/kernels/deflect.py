@@ -21,7 +21,7 @@ from __future__ import annotations
 from controller.costs.kernels import step_s
 from controller.costs.tables import StepTables
 from controller.routing.kernels.compiled import compiled
-from controller.types import FloatArray, IntArray
+from controller.types import IntArray
 
 LARGEST_LOG2 = 11
 SIZES = 5
@@ -112,10 +112,52 @@ def deflects(decode_s: float, prefill_s: float, limit_s: float, alpha: float) ->
 
 
 @compiled
-def best_decode(decode_s: FloatArray) -> int:
-    """Index of the least TTFT_dec, -1 where none is feasible."""
-    best, least_s = -1, float("inf")
-    for i in range(decode_s.size):
-        if decode_s[i] < least_s:
-            best, least_s = i, decode_s[i]
-    return best
+def best_prefill(
+    t: StepTables, ahead_tokens: IntArray, prompt: float, budget: float
+) -> tuple[int, float]:
+    """(index, TTFT_pf) of the fastest prefill worker; `ahead_tokens` has shape (workers,)."""
+    best, best_s = 0, float("inf")
+    for i in range(ahead_tokens.size):
+        path_s = prefill_path_s(t, float(ahead_tokens[i]), prompt, budget)
+        if path_s < best_s:
+            best, best_s = i, path_s
+    return best, best_s
+
+
+@compiled
+def best_decode(
+    t: StepTables,
+    batch: IntArray,
+    context: IntArray,
+    busy: IntArray,
+    budget: IntArray,
+    only: int,
+    prompt: float,
+    step_limit_s: float,
+    counts: IntArray,
+) -> tuple[int, float]:
+    """(index, TTFT_dec) of the fastest decode worker, its schedule in `counts`; -1: none.
+
+    The arrays have shape (workers,): running decodes, their KV tokens, deflected prefills there
+    already (one at most), step budgets. `only` is the one worker that may be chosen, -1: any.
+    """
+    best, best_s = -1, float("inf")
+    tried = counts[SIZES:]
+    for i in range(batch.size):
+        if busy[i] > 0 or (only >= 0 and i != only):
+            continue
+        room = float(budget[i] - batch[i])
+        path_s = largest_safe(
+            t, float(batch[i]), float(context[i]), prompt, room, step_limit_s, tried
+        )
+        if path_s < best_s:
+            best, best_s = i, path_s
+            for k in range(SIZES):
+                counts[k] = tried[k]
+    return best, best_s
+
+
+def schedule(counts: IntArray) -> tuple[int, ...]:
+    """The chunks of a schedule, one number a step."""
+    sizes = [1 << (LARGEST_LOG2 - k) for k in range(SIZES)]
+    return tuple(size for size, n in zip(sizes, counts.tolist(), strict=False) for _ in range(n))

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 
 from controller.routing.kernels.compiled import compiled
-from controller.types import FloatArray
+from controller.types import FloatArray, IntArray
 
 EFF_ISL_THRESHOLD = 2048
 EFF_ISL_RATIO = 0.7
@@ -30,6 +30,17 @@ EFF_ISL_RATIO = 0.7
 def kv_cost(prompt_blocks: float, hit_blocks: float, active_blocks: float) -> float:
     """Cost of one prefill worker in KV blocks; credits as by default (device 1)."""
     return max(0.0, prompt_blocks - hit_blocks) + active_blocks
+
+
+@compiled
+def kv_costs(
+    prompt: int, block_size: int, hit_tokens: IntArray, active_tokens: IntArray, cost: FloatArray
+) -> None:
+    """`kv_cost` of each prefill worker into `cost`; all have shape (workers,)."""
+    prompt_blocks = float((prompt + block_size - 1) // block_size)
+    for i in range(cost.size):
+        hits, active = float(hit_tokens[i] // block_size), float(active_tokens[i]) / block_size
+        cost[i] = kv_cost(prompt_blocks, hits, active)
 
 
 @compiled

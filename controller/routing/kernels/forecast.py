@@ -21,12 +21,14 @@ from controller.routing.kernels.moore_hodgson import keep_on_time
 from controller.routing.kernels.orderings import MOORE_HODGSON, Ordering
 
 _ROOT_2 = math.sqrt(2.0)
+_SURE = 72.0
+"""Square of 8.5 standard deviations: beyond, a chance is 0 or 1 in double precision."""
 
 
 @compiled
 def chance(margin_s: float, variance_s2: float) -> float:
     """Probability that a normal error of this variance does not eat up the margin."""
-    if variance_s2 <= 0.0:
+    if margin_s * margin_s >= _SURE * variance_s2:
         return 1.0 if margin_s >= 0.0 else 0.0
     return 0.5 * math.erfc(-margin_s / (_ROOT_2 * math.sqrt(variance_s2)))
 

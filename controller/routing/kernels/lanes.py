@@ -2,11 +2,11 @@
 """The queue in front of one prefill worker, as two linked lists in arrays of records.
 
 Owns: joining, leaving, becoming late. Does not own: who goes first (choice.py), the records: the
-live router (controller.routing.queue) and the simulator (its REQUEST and WORKER) have their own,
+live router (controller.routing.waiting) and the simulator (its REQUEST and WORKER) have their own,
 with these fields.
 
 A task:  next, prev      places in its list, -1 at the ends
-         queued_s        when it joined this queue
+         queued_s        when it joined this queue, less what it may jump in a first-come order
          arrival_s       when the request came
          predicted_s     predicted time of its prefill on this worker
          due_s           latest end of that prefill for a first token in time
@@ -38,7 +38,7 @@ def stands_before(a: Any, b: Any, kind: int) -> bool:
         return bool(a.due_s <= b.due_s)
     if kind == SHORTEST:
         return bool(a.predicted_s <= b.predicted_s)
-    return True
+    return bool(a.queued_s <= b.queued_s)
 
 
 @compiled

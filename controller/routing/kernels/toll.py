@@ -19,9 +19,13 @@ that costs nobody anything now can spoil many short ones that come a moment late
 
 from __future__ import annotations
 
+import math
+
 from controller.costs.kernels import step_s
 from controller.costs.tables import StepTables
 from controller.routing.kernels.compiled import compiled
+from controller.routing.kernels.estimates import prefill_beside_s
+from controller.routing.kernels.forecast import chance
 from controller.routing.kernels.reasons import LOCAL, TOLL_LOCAL, TOLL_REMOTE
 from controller.types import FloatArray
 
@@ -52,6 +56,40 @@ def bearable_chunk(
             return chunk
         chunk = float(int(chunk) // 2)
     return 0.0
+
+
+@compiled
+def local_price(
+    t: StepTables,
+    batch: float,
+    context: float,
+    prompt: float,
+    history: float,
+    beside: float,
+    chunk: float,
+    budget: float,
+    itl_limit_s: float,
+    behind_s: float,
+    waited_s: float,
+    limit_s: float,
+    cv: float,
+    error: float,
+) -> tuple[float, float, float, float]:
+    """(expected misses, TTFT, chunk, predicted time) of a local prefill; TTFT NaN: not bearable.
+
+    `chunk` is the largest one to try; `itl_limit_s` the longest step that the batch shall see;
+    `behind_s` the local prefills before it; `waited_s` its age; `limit_s` its TTFT limit; `error`
+    multiplies predicted times (1 but in simulations).
+    """
+    chunk = bearable_chunk(t, batch, context, prompt, beside, chunk, itl_limit_s / error)
+    if chunk == 0.0:
+        return 1.0, math.nan, 0.0, 0.0
+    own_s = error * prefill_beside_s(
+        t, batch, context, history, prompt - history, min(chunk + batch, budget)
+    )
+    ttft_s = behind_s + own_s + waited_s
+    odds = chance(limit_s - ttft_s, cv * cv * (own_s * own_s + behind_s * behind_s))
+    return 1.0 - odds, ttft_s, chunk, own_s
 
 
 @compiled

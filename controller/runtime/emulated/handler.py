@@ -126,6 +126,7 @@ class Handler:
             contents=block_contents(parsed.token_ids, self._block_size),
             hold_kv=prefill,
             pull_kv=source is not None,
+            chunks=() if prefill or source is not None else parsed.chunks,
         )
         answer: Answer | None = None
         sent = 0

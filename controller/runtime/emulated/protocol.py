@@ -12,7 +12,7 @@ from typing import Any
 
 from controller.runtime.emulated.side_channel import Peer
 from controller.runtime.emulated.worker import KvSource
-from controller.runtime.router.handover import BYPASS_ANNOTATION
+from controller.runtime.router.handover import BYPASS_ANNOTATION, local_prefill
 
 DEFAULT_OUTPUT_TOKENS = 64
 """Length of an answer whose request names none (the emulated model never ends by itself)."""
@@ -27,6 +27,8 @@ class GenerateRequest:
     sequences: int
     bypass: bool
     source: KvSource | None
+    chunks: tuple[int, ...] = ()
+    """Most prompt tokens in its first, second, ... step; empty: no cap."""
 
 
 def parse_request(request: dict[str, Any], context_length: int) -> GenerateRequest:
@@ -46,6 +48,7 @@ def parse_request(request: dict[str, Any], context_length: int) -> GenerateReque
         sequences=int((request.get("sampling_options") or {}).get("n") or 1),
         bypass=BYPASS_ANNOTATION in (request.get("annotations") or ()),
         source=_source(request),
+        chunks=_chunks(request),
     )
 
 
@@ -61,6 +64,11 @@ def _source(request: dict[str, Any]) -> KvSource | None:
         request_id=str(transfer["remote_request_id"]),
         block_ids=tuple(transfer["remote_block_ids"]),
     )
+
+
+def _chunks(request: dict[str, Any]) -> tuple[int, ...]:
+    params = (request.get("prefill_result") or {}).get("disaggregated_params")
+    return tuple(max(1, int(tokens)) for tokens in local_prefill(params).get("chunks") or ())
 
 
 def handover(source: KvSource) -> dict[str, Any]:

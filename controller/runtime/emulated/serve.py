@@ -20,6 +20,7 @@ from controller.runtime.emulated.publishers import CachePublisher, StepPublisher
 from controller.runtime.emulated.side_channel import Peer, SideChannelClient, SideChannelServer
 from controller.runtime.emulated.worker import EmulatedWorker, StepRecord
 from controller.runtime.resources import read_profile
+from controller.runtime.router.handover import CHUNK_SCHEDULE
 from controller.runtime.tiny_model import MAX_CONTEXT_TOKENS, visible_token_ids
 
 logger = logging.getLogger(__name__)
@@ -145,6 +146,7 @@ class EmulatedService:
         runtime_config.total_kv_blocks = emulated.num_blocks
         runtime_config.max_num_seqs = emulated.max_num_seqs
         runtime_config.max_num_batched_tokens = emulated.max_num_batched_tokens
+        runtime_config.set_engine_specific(CHUNK_SCHEDULE, json.dumps(True))
         prefill = self._role == "prefill"
         await register_model(
             ModelInput.Tokens,

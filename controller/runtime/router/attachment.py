@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import signal
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
@@ -20,9 +21,10 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, start_http_server
 
-from controller.config import DeploymentConfig
+from controller.config import DeploymentConfig, OrderingConfig
 from controller.errors import UserError
 from controller.routing.inflight import InFlightBound
+from controller.routing.kernels.orderings import ORDERINGS, Ordering
 from controller.routing.registry import PLACEMENTS
 from controller.runtime.clock import Clock
 from controller.runtime.dynamo_io import make_runtime
@@ -31,10 +33,13 @@ from controller.runtime.resources import read_profile
 from controller.runtime.router.core import CoreSettings, RouterCore
 from controller.runtime.router.decode_state import DecodeState, PassReport
 from controller.runtime.router.handover import unsupported_backend
+from controller.runtime.router.hints import Objectives
 from controller.runtime.router.mode import Mode, ModeFile
 from controller.runtime.router.ports import (
+    DecodeCards,
     DynamoPrefillPort,
     PrefixIndex,
+    engine_facts,
     pass_report,
     read_cards,
 )
@@ -59,6 +64,8 @@ class Parts:
     card: dict[str, Any]
     """The model card to mirror."""
     block_size: int
+    kv_tokens: int | None
+    """KV tokens that a decode worker has room for, by its card."""
 
 
 class RouterProcess:
@@ -71,9 +78,18 @@ class RouterProcess:
         self._mode = ModeFile(run_dir, Mode(config.router.mode))
         self._registry = CollectorRegistry()
         self.metrics = RouterMetrics(self._registry, config.router.policy)
-        self._decode = DecodeState(config.router.window_s)
-        bound = InFlightBound(config.router.max_num_batched_tokens)
-        self._queues = PrefillQueues(bound, config.router.window_s)
+        router = config.router
+        self.decode = DecodeState(
+            router.window_s,
+            budget_tokens=router.max_num_batched_tokens,
+            followed=router.attachment == "relay",
+        )
+        self._queues = PrefillQueues(
+            InFlightBound(router.max_num_batched_tokens),
+            router.window_s,
+            _ordering(router.ordering),
+            router.ordering.reject,
+        )
         self._closing: list[Callable[[], Any]] = []
 
     async def start(
@@ -103,13 +119,15 @@ class RouterProcess:
         port = DynamoPrefillPort(prefill_client, decode_client, PrefixIndex(prefill, block_size))
 
         def observe(report: PassReport) -> None:
-            self._decode.observe(report, self.clock.now())
+            self.decode.observe(report, self.clock.now())
             on_report(report)
 
         reports = ForwardPasses(decode, pass_report, observe)
         log = DecisionLog(self._run_dir / "decisions.jsonl")
-        self._closing += [reports.close, log.close]
-        self.keep(self._sync(port, decode_client))
+        cards = DecodeCards(decode)
+        self._closing += [reports.close, log.close, cards.close]
+        self._queues.block_size = block_size
+        self.keep(self._sync(port, decode_client, cards))
         self._export(port)
         return Parts(
             runtime=runtime,
@@ -119,6 +137,7 @@ class RouterProcess:
             decode_client=decode_client,
             card=card,
             block_size=block_size,
+            kv_tokens=engine_facts(card).kv_tokens,
         )
 
     def announce(self, instance_id: int) -> None:
@@ -159,22 +178,26 @@ class RouterProcess:
         return RouterCore(
             rule,
             costs,
+            Objectives(slo, self.config.slo.of_tenants()),
             settings,
             port,
             self._queues,
-            self._decode,
+            self.decode,
             self.clock,
             self.metrics,
             log,
             lambda: self._mode.shadow,
         )
 
-    async def _sync(self, port: DynamoPrefillPort, decode_client: Any) -> None:
+    async def _sync(self, port: DynamoPrefillPort, decode_client: Any, cards: DecodeCards) -> None:
         """Follow discovery also while no request comes in, so that waiters learn of a death."""
         while True:
             self._mode.refresh()
             self._queues.sync(port.live())
-            self._decode.sync(decode_client.instance_ids())
+            self.decode.sync(decode_client.instance_ids())
+            if unknown := self.decode.unknown():
+                for worker_id, facts in cards.facts(unknown).items():
+                    self.decode.equip(worker_id, facts)
             await asyncio.sleep(_SYNC_PERIOD_S)
 
     async def _card(self, runtime: Any, card_of: Sequence[str]) -> dict[str, Any]:
@@ -214,3 +237,10 @@ class RouterProcess:
             ),
         ):
             self.metrics.gauge(name, text, read)
+
+
+def _ordering(config: OrderingConfig) -> Ordering:
+    max_wait_s = math.inf if config.max_wait_s is None else config.max_wait_s
+    return Ordering(
+        ORDERINGS[config.rule], config.window, config.late_share, max_wait_s, config.passed_cap
+    )

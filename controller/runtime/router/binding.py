@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which decode worker streams a request, when the router chooses (relay attachment). Pure.
+"""What the relay's streams hold on each decode worker, and binding new ones by it.
 
-Owns: the KV context that streams hold on each decode worker, and which worker a session is bound
-to. Does not own: discovery, the breaker, sending. Time comes in as an argument.
+Owns: the KV context of streams. Does not own: the preferences (controller.routing.binding), what
+prompts a worker has seen (controller.routing.prompts), discovery, the breaker, sending. Time comes
+in as an argument.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
+
+from controller.routing.binding import Binder, Bound, Candidate
+from controller.routing.prompts import BLOCK_TOKENS, PromptIndex
 
 # Reports come with every forward pass; an engine that sends none for this long is idle.
 _REPORT_LIFE_S = 2.0
-# Workers this close to the least loaded one are as good: a draw spreads what arrives together.
-_NEAR_SHARE = 0.1
-_NEAR_TOKENS = 256
 
 
 class Booking:
@@ -35,23 +35,28 @@ class DecodeLoads:
     are late.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_change: Callable[[int, int], None] = lambda worker, tokens: None) -> None:
+        """`on_change(worker_id, tokens)` hears of every booking and its growth and end."""
+        self._on_change = on_change
         self._booked: dict[int, int] = {}
         self._reported: dict[int, tuple[int, float]] = {}
 
     def book(self, worker_id: int, tokens: int) -> Booking:
         """A stream starts; hand the booking to `close` when it ends."""
         self._booked[worker_id] = self._booked.get(worker_id, 0) + tokens
+        self._on_change(worker_id, tokens)
         return Booking(worker_id, tokens)
 
     def grow(self, booking: Booking, tokens: int) -> None:
         """The stream has generated more tokens."""
         booking.tokens += tokens
         self._booked[booking.worker_id] += tokens
+        self._on_change(booking.worker_id, tokens)
 
     def close(self, booking: Booking) -> None:
         """The stream has ended."""
         left = self._booked[booking.worker_id] - booking.tokens
+        self._on_change(booking.worker_id, -booking.tokens)
         booking.tokens = 0
         if left:
             self._booked[booking.worker_id] = left
@@ -76,33 +81,44 @@ class DecodeLoads:
 
 
 class Binding:
-    """A session's last decode worker while it can be used, else the one with the least context.
-
-    At most `capacity` sessions are remembered; the least recently used goes first. A router
-    replica knows only the sessions that it served itself.
-    """
+    """Binds requests by what is known here: loads, prompts, sessions."""
 
     def __init__(self, loads: DecodeLoads, rng: Random, capacity: int = 10_000) -> None:
         self._loads = loads
-        self._rng = rng
-        self._capacity = capacity
-        self._sessions: OrderedDict[str, int] = OrderedDict()
+        self._binder = Binder(rng, capacity)
+        self.prompts = PromptIndex()
+        self.kv_tokens: int | None = None
+        """KV tokens that a decode worker has room for; None: unknown."""
 
-    def choose(self, session: str | None, candidates: Sequence[int], now_s: float) -> int:
+    def hold_at_most(self, kv_tokens: int) -> None:
+        """What a decode worker has room for: the index forgets what cannot be there any more."""
+        self.kv_tokens = kv_tokens
+        self.prompts.blocks_a_worker = max(1, kv_tokens // BLOCK_TOKENS)
+
+    @property
+    def evicted_sessions(self) -> int:
+        """Sessions forgotten for want of room, so far."""
+        return self._binder.evicted
+
+    def choose(
+        self,
+        session: str | None,
+        candidates: Sequence[int],
+        now_s: float,
+        hits: Mapping[int, int] | None = None,
+        prompt_tokens: int = 0,
+    ) -> Bound:
         """The worker for one request; `candidates` must not be empty."""
-        known = self._sessions.get(session) if session else None
-        if known is not None and known in candidates:
-            return known
-        context = {w: self._loads.context_tokens(w, now_s) for w in candidates}
-        least = min(context.values())
-        near = least + max(_NEAR_TOKENS, round(least * _NEAR_SHARE))
-        return self._rng.choice([w for w in candidates if context[w] <= near])
+        return self._binder.choose(
+            session, [self._candidate(w, now_s) for w in candidates], hits or {}, prompt_tokens
+        )
 
-    def note(self, session: str | None, worker_id: int) -> None:
-        """The session's stream runs on this worker: its KV will be there next time."""
-        if not session:
-            return
-        self._sessions[session] = worker_id
-        self._sessions.move_to_end(session)
-        while len(self._sessions) > self._capacity:
-            self._sessions.popitem(last=False)
+    def _candidate(self, worker_id: int, now_s: float) -> Candidate:
+        context = self._loads.context_tokens(worker_id, now_s)
+        room = None if self.kv_tokens is None else self.kv_tokens - context
+        return Candidate(worker_id, context, room)
+
+    def note(self, session: str | None, worker_id: int, sums: Sequence[int] = ()) -> None:
+        """The session's stream, with this prompt, runs here: its KV will be here next time."""
+        self._binder.note(session, worker_id)
+        self.prompts.note(worker_id, sums)

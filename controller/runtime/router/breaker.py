@@ -32,6 +32,8 @@ class Breaker:
     def usable(self, live: Iterable[int], now_s: float) -> tuple[int, ...]:
         """The live workers that are not being left alone; forgets the dead."""
         alive = tuple(live)
+        if not self._failures:
+            return alive
         for worker_id in [w for w in self._failures if w not in alive]:
             del self._failures[worker_id]
         return tuple(w for w in alive if self._failures.get(w, (0, 0.0))[1] <= now_s)

@@ -15,36 +15,42 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from controller.costs.model import CostModel
+from controller.costs.model import TableCost
+from controller.routing.estimates import prefill_due_s
 from controller.routing.registry import Placement, decide
 from controller.runtime.clock import Clock
 from controller.runtime.router.breaker import Breaker
 from controller.runtime.router.calls import PrefillCall
-from controller.runtime.router.decode_state import DecodeState, expected_binding
+from controller.runtime.router.decode_state import DecodeState
 from controller.runtime.router.describe import SessionHistories, describe, session_id
-from controller.runtime.router.failures import is_request_fault
+from controller.runtime.router.failures import is_request_fault, refused
 from controller.runtime.router.handover import forwarded_request, is_handover, local_answer
+from controller.runtime.router.hints import Objectives
 from controller.runtime.router.prefill_port import PrefillPort
-from controller.runtime.router.queues import PrefillQueues, Ticket, WorkerGoneError
+from controller.runtime.router.queues import (
+    PrefillQueues,
+    Ticket,
+    TooLateError,
+    WorkerGoneError,
+)
 from controller.runtime.router.records import (
     DecisionLog,
     RequestRecord,
     RouterMetrics,
     unix_now,
 )
+from controller.runtime.router.sight import DecodeSide, Sight
 from controller.types import (
     ClusterView,
     Decision,
     DecisionReason,
-    DecodePool,
     Place,
-    PrefillPool,
     PrefillTask,
 )
 
@@ -75,7 +81,7 @@ class _Leg:
     context: Any
     task: PrefillTask
     record: RequestRecord
-    bound: int | None
+    side: DecodeSide
     answer_by_s: float
     only: frozenset[int] | None
 
@@ -86,7 +92,8 @@ class RouterCore:
     def __init__(
         self,
         rule: Placement,
-        costs: CostModel,
+        costs: TableCost,
+        objectives: Objectives,
         settings: CoreSettings,
         port: PrefillPort,
         queues: PrefillQueues,
@@ -98,10 +105,12 @@ class RouterCore:
     ) -> None:
         self._rule = rule
         self._costs = costs
+        self._objectives = objectives
         self._settings = settings
         self._port = port
         self._queues = queues
         self._decode = decode
+        self._sight = Sight(queues, decode, costs)
         self._clock = clock
         self._metrics = metrics
         self._log = log
@@ -119,6 +128,8 @@ class RouterCore:
         migrations: int = 0,
         answer_by_s: float = math.inf,
         only: frozenset[int] | None = None,
+        fresh: bool = False,
+        held: Mapping[int, int] | None = None,
     ) -> AsyncGenerator[dict[str, Any], None]:
         """Serve the prefill leg of one request: yields what the frontend shall see.
 
@@ -126,12 +137,16 @@ class RouterCore:
         the frontend will (then its likely choice is assumed). `migrations` says how often the
         attachment has moved this stream before. No hand-over by `answer_by_s` (by the core's
         clock): the prefill runs locally, as after `max_wait_s` and `prefill_timeout_s` together.
-        `only` names the prefill workers that can serve it, None: all.
+        `only` names the prefill workers that can serve it, None: all. `fresh`: nothing ties the
+        request to `bound`, so that the answer may name another decode worker. `held`: tokens of
+        its prompt whose KV decode workers have, by id. With early rejection it may raise what
+        the frontend turns into HTTP 529.
         """
         arrival_s = self._clock.now()
         limits = self._settings
         answer_by_s = min(answer_by_s, arrival_s + limits.max_wait_s + limits.prefill_timeout_s)
-        task = self._task(request, request_id, arrival_s, bound)
+        side = DecodeSide(bound, fresh, held or {})
+        task = self._task(request, request_id, arrival_s, side)
         record = RequestRecord(
             request_id=request_id,
             session_id=task.session_id,
@@ -141,7 +156,7 @@ class RouterCore:
             sequences=task.sequences,
             migrations=migrations,
         )
-        leg = _Leg(request, context, task, record, bound, answer_by_s, only)
+        leg = _Leg(request, context, task, record, side, answer_by_s, only)
         try:
             async with contextlib.aclosing(self._serve(leg)) as chunks:
                 async for chunk in chunks:
@@ -166,7 +181,7 @@ class RouterCore:
                 break
             record.cached_tokens = cached.get(decision.worker_id, 0)
             try:
-                remote = self._remote(leg, decision.worker_id)
+                remote = self._remote(leg, decision.worker_id, view)
                 async with contextlib.aclosing(remote) as chunks:
                     async for chunk in chunks:
                         record.outcome = "handed_over"
@@ -175,6 +190,10 @@ class RouterCore:
             except asyncio.TimeoutError:
                 record.decision = _fallback(decision, DecisionReason.WAIT_LIMIT)
                 break
+            except TooLateError as error:
+                record.outcome = "rejected"
+                record.decision = replace(decision, reason=DecisionReason.REJECTED)
+                raise refused(str(error)) from error
             except (PrefillFailedError, WorkerGoneError) as error:
                 if record.outcome == "handed_over":
                     # The frontend has the hand-over already: a second answer would be a lie.
@@ -187,9 +206,8 @@ class RouterCore:
             finally:
                 if watching:
                     await self._port.stock_done(task.request_id)
-        self._book_local(task, leg.bound)
         record.outcome = "local"
-        yield local_answer()
+        yield self._local(leg, record.decision or decision)
 
     async def _stock(self, token_ids: list[int], task: PrefillTask, view: ClusterView) -> Decision:
         """Shadow mode: what happens without us. Least work where Dynamo's router is not there."""
@@ -199,7 +217,9 @@ class RouterCore:
             worker_id = ids[int(np.argmin(view.prefill.queue_s))]
         return Decision(Place.REMOTE, worker_id, DecisionReason.SHADOW_STOCK)
 
-    async def _remote(self, leg: _Leg, worker_id: int) -> AsyncGenerator[dict[str, Any], None]:
+    async def _remote(
+        self, leg: _Leg, worker_id: int, view: ClusterView
+    ) -> AsyncGenerator[dict[str, Any], None]:
         """Queue, send, and pass on the chunks of one remote prefill.
 
         TimeoutError when it is not answered in time and the worker is not to blame. Left before
@@ -212,8 +232,17 @@ class RouterCore:
         queued_s = self._clock.now()
         if queued_s >= leg.answer_by_s:
             raise asyncio.TimeoutError
+        slo = task.slo or self._objectives.default
         ticket = self._queues.enqueue(
-            worker_id, uncached, predicted_s, queued_s, at_once=record.would is not None
+            worker_id,
+            uncached,
+            predicted_s,
+            queued_s,
+            arrival_s=task.arrival_s,
+            due_s=prefill_due_s(self._costs, task, view, self._queues.ordering, slo),
+            urgency=task.urgency,
+            jump_s=task.jump_s,
+            at_once=record.would is not None,
         )
         call: PrefillCall | None = None
         try:
@@ -302,44 +331,33 @@ class RouterCore:
         self._queues.release(ticket, now_s)
 
     def _task(
-        self, request: dict[str, Any], request_id: str, arrival_s: float, bound: int | None
+        self, request: dict[str, Any], request_id: str, arrival_s: float, side: DecodeSide
     ) -> PrefillTask:
-        history = 0
+        bound, history = side.worker_id, 0
+        if bound is not None:
+            history = side.held.get(bound, 0)
         if self._settings.sticky_sessions:
             token_ids = request.get("token_ids") or []
-            history = self._sessions.follow(session_id(request), token_ids, bound)
-        return describe(request, request_id, arrival_s, history)
+            followed = self._sessions.follow(session_id(request), token_ids, bound)
+            history = max(history, followed)
+        return describe(request, request_id, arrival_s, history, self._objectives.of(request))
 
     def _view(self, leg: _Leg, cached: dict[int, int], failed: set[int]) -> ClusterView:
-        now_s = self._clock.now()
         live = self._port.live()
         self._queues.sync(live)
-        usable = self._breaker.usable(live, self._clock.wall_now())
-        left_out = failed if leg.only is None else failed | set(usable).difference(leg.only)
-        ids = tuple(w for w in usable if w not in left_out)
-        prefill = PrefillPool(
-            worker_ids=ids,
-            ttft_window_s=np.array([self._queues.ttft_window_s(w, now_s) for w in ids], float),
-            queue_s=np.array([self._queues.predicted_s(w, now_s) for w in ids], float),
-            cached_tokens=np.array([cached.get(w, 0) for w in ids], np.int64),
-        )
-        decode = self._decode.view(now_s)
-        return ClusterView(now_s, prefill, decode, _binding(decode, leg.bound))
+        ids = self._breaker.usable(live, self._clock.wall_now())
+        if leg.only is not None or failed:
+            ids = tuple(w for w in ids if w not in failed and (leg.only is None or w in leg.only))
+        return self._sight.view(leg.task, leg.side, ids, cached, self._clock.now())
 
-    def _book_local(self, task: PrefillTask, bound: int | None) -> None:
-        now_s = self._clock.now()
-        pool = self._decode.view(now_s)
-        index = _binding(pool, bound)
-        if index is not None:
-            predicted_s = self._costs.prefill_s(task.history_tokens, task.increment_tokens)
-            self._decode.local_sent(pool.worker_ids[index], predicted_s, now_s)
+    def _local(self, leg: _Leg, decision: Decision) -> dict[str, Any]:
+        """Book a local prefill; the answer that asks for it."""
+        self._sight.book_local(leg.task, leg.side, decision, self._clock.now())
+        return local_answer(decision.chunks, decision.decode_id)
 
-
-def _binding(pool: DecodePool, bound: int | None) -> int | None:
-    """Index of the bound decode worker; the frontend's likely choice when it is not ours."""
-    if bound in pool.worker_ids:
-        return pool.worker_ids.index(bound)
-    return expected_binding(pool)
+    def local_done(self, request_id: str) -> None:
+        """A decode worker has answered, or its leg has ended: a local prefill there is over."""
+        self._decode.local_done(request_id)
 
 
 def _fallback(decision: Decision, reason: DecisionReason) -> Decision:

@@ -1,20 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the router knows about decode workers: windows from their ForwardPassMetrics.
+"""What the router knows about decode workers: windows from their ForwardPassMetrics, its own books.
 
-Pure but for its memory: time comes in as an argument. A worker that has not reported for
-`stale_s` has an unknown ITL (NaN), not a good one.
+Owns: batch, context and ITL as reported, local prefills and streams as booked here, what each
+engine can do. Does not own: discovery, model cards (ports.py), the clock: time is an argument. A
+worker that has not reported within the window has an unknown ITL (NaN), not a good one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from controller.estimation.windows import MeanWindow
+from controller.routing.columns import snapshot
+from controller.routing.kernels.binding import roomiest
 from controller.types import DecodePool
+
+_NO_LIMIT = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,55 +32,171 @@ class PassReport:
     decode_kv_tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What a decode worker's model card says of its engine."""
+
+    kv_tokens: int | None = None
+    """KV tokens that it has room for; None: unknown."""
+    budget_tokens: int | None = None
+    """Tokens that one step may compute; None: unknown."""
+    chunked: bool = False
+    """Whether it follows a request's chunk schedule (stock vLLM does not)."""
+
+
 class _Worker:
     def __init__(self, window_s: float) -> None:
         self.itl = MeanWindow(window_s)
-        self.batch = 0
-        self.context_tokens = 0
-        self.busy_until_s = -math.inf
+        self.local_ends_s: dict[str, float] = {}
 
 
 class DecodeState:
-    """All decode workers; `local_sent` books prefills that were just placed there."""
+    """All decode workers; `local_sent` books prefills that were just placed there.
 
-    def __init__(self, window_s: float) -> None:
+    `followed`: somebody says `local_done` for each of them; otherwise one counts as done when its
+    predicted time is over.
+    """
+
+    def __init__(self, window_s: float, budget_tokens: int = 2048, followed: bool = False) -> None:
+        """`budget_tokens` holds for workers whose model card names none."""
         self._window_s = window_s
+        self._budget_tokens = budget_tokens
+        self._followed = followed
+        self._ids: tuple[int, ...] = ()
         self._workers: dict[int, _Worker] = {}
+        self._rows: dict[int, int] = {}
+        self._facts: dict[int, EngineFacts] = {}
+        self._local_at: dict[str, int] = {}
+        self._held_by: dict[int, int] = {}  # also of workers that discovery has not shown yet
+        self._size(0)
+        # Compiled here, not at a request.
+        roomiest(np.zeros(1), np.zeros(1, np.int64))
+        snapshot(self._times_s, self._counts, 0.0)
+
+    def _size(self, count: int) -> None:
+        # Two blocks, rows as in columns.py.
+        self._times_s = np.full((3, count), math.nan)
+        self._itl_s, self._itl_until_s, self._busy_until_s = self._times_s
+        self._itl_until_s[:], self._busy_until_s[:] = math.inf, -math.inf
+        self._counts = np.zeros((4, count), np.int64)
+        self._locals, self._batch, self._context, self._held = self._counts
+        self._kv = np.full(count, _NO_LIMIT, np.int64)
+        self._budget = np.full(count, self._budget_tokens, np.int64)
+        self._chunked = np.zeros(count, np.bool_)
 
     def sync(self, live: Iterable[int]) -> None:
-        """Follow the live set; reports of removed workers are forgotten."""
-        alive = set(live)
-        for worker_id in [w for w in self._workers if w not in alive]:
-            del self._workers[worker_id]
-        for worker_id in alive.difference(self._workers):
-            self._workers[worker_id] = _Worker(self._window_s)
+        """Follow the live set; what is known of removed workers is forgotten."""
+        ids = tuple(live)
+        if ids == self._ids:
+            return
+        kept = [w for w in ids if w in self._rows]
+        there = [self._rows[w] for w in kept]
+        times_s, counts = self._times_s[:, there], self._counts[:, there]
+        self._ids, self._rows = ids, {w: i for i, w in enumerate(ids)}
+        self._workers = {w: self._workers.get(w) or _Worker(self._window_s) for w in ids}
+        self._size(len(ids))
+        here = [self._rows[w] for w in kept]
+        self._times_s[:, here], self._counts[:, here] = times_s, counts
+        for worker_id, row in self._rows.items():
+            self._held[row] = self._held_by.get(worker_id, 0)
+        self._facts = {w: facts for w, facts in self._facts.items() if w in self._rows}
+        for worker_id, facts in self._facts.items():
+            self._apply(worker_id, facts)
+
+    def unknown(self) -> list[int]:
+        """Workers that `equip` has said nothing of."""
+        return [w for w in self._ids if w not in self._facts]
+
+    def equip(self, worker_id: int, facts: EngineFacts) -> None:
+        """What a worker's engine can do."""
+        if worker_id in self._rows:
+            self._facts[worker_id] = facts
+            self._apply(worker_id, facts)
+
+    def _apply(self, worker_id: int, facts: EngineFacts) -> None:
+        row = self._rows[worker_id]
+        self._kv[row] = facts.kv_tokens or _NO_LIMIT
+        self._budget[row] = facts.budget_tokens or self._budget_tokens
+        self._chunked[row] = facts.chunked
 
     def observe(self, report: PassReport, now_s: float) -> None:
         """Take in one forward pass. Its time is every running sequence's token gap."""
-        worker = self._workers.get(report.worker_id)
-        if worker is None:
+        row = self._rows.get(report.worker_id)
+        if row is None:
             return
-        worker.batch = report.decode_requests
-        worker.context_tokens = report.decode_kv_tokens
+        self._batch[row] = report.decode_requests
+        self._context[row] = report.decode_kv_tokens
         if report.wall_time_s > 0:
-            worker.itl.add(now_s, report.wall_time_s, report.decode_requests)
+            window = self._workers[report.worker_id].itl
+            window.add(now_s, report.wall_time_s, report.decode_requests)
+            self._read_window(row, window, now_s)
 
-    def local_sent(self, worker_id: int, predicted_s: float, now_s: float) -> None:
+    def _read_window(self, row: int, window: MeanWindow, now_s: float) -> None:
+        self._itl_s[row], self._itl_until_s[row] = window.mean(now_s), window.until_s()
+
+    def hold(self, worker_id: int, tokens: int) -> None:
+        """A stream bound to this worker holds so many more KV tokens (negative: fewer)."""
+        held = self._held_by[worker_id] = self._held_by.get(worker_id, 0) + tokens
+        if not held:
+            del self._held_by[worker_id]
+        row = self._rows.get(worker_id)
+        if row is not None:
+            self._held[row] = held
+
+    def local_sent(self, worker_id: int, request_id: str, predicted_s: float, now_s: float) -> None:
         """A prefill of `predicted_s` was placed on this worker; it works it off in turn."""
-        worker = self._workers.get(worker_id)
-        if worker is not None:
-            worker.busy_until_s = max(worker.busy_until_s, now_s) + predicted_s
+        row = self._rows.get(worker_id)
+        if row is None:
+            return
+        end_s = max(float(self._busy_until_s[row]), now_s) + predicted_s
+        self._busy_until_s[row] = end_s
+        self._workers[worker_id].local_ends_s[request_id] = end_s
+        if self._followed:
+            self._local_at[request_id] = worker_id
+        self._locals[row] = len(self._workers[worker_id].local_ends_s)
 
-    def view(self, now_s: float) -> DecodePool:
-        """The pool at this instant."""
-        ids = tuple(self._workers)
-        workers = [self._workers[i] for i in ids]
+    def local_done(self, request_id: str) -> None:
+        """A local prefill has given its first token, or has gone; any other id is no matter."""
+        worker_id = self._local_at.pop(request_id, None)
+        if worker_id is None:
+            return
+        worker = self._workers.get(worker_id)
+        if worker is not None and worker.local_ends_s.pop(request_id, None) is not None:
+            self._locals[self._rows[worker_id]] = len(worker.local_ends_s)
+
+    def _drop_ended(self, now_s: float) -> None:
+        for row in np.flatnonzero(self._locals):
+            worker = self._workers[self._ids[row]]
+            ends_s = worker.local_ends_s
+            worker.local_ends_s = {each: s for each, s in ends_s.items() if s > now_s}
+            self._locals[row] = len(worker.local_ends_s)
+
+    def view(self, now_s: float, cached: Mapping[int, int] | None = None) -> DecodePool:
+        """The pool at this instant; `cached` are a prompt's tokens that workers hold, by id."""
+        if not self._followed:
+            self._drop_ended(now_s)
+        times_s, counts, stale = snapshot(self._times_s, self._counts, now_s)
+        if stale:
+            for row in np.flatnonzero(self._itl_until_s <= now_s):
+                self._read_window(int(row), self._workers[self._ids[row]].itl, now_s)
+            times_s, counts, _ = snapshot(self._times_s, self._counts, now_s)
+        hits = np.zeros(len(self._ids), np.int64)
+        for worker_id, tokens in (cached or {}).items():
+            if worker_id in self._rows:
+                hits[self._rows[worker_id]] = tokens
+        local_prefills, batch, context, held = counts
         return DecodePool(
-            worker_ids=ids,
-            itl_window_s=np.array([w.itl.mean(now_s) for w in workers], dtype=np.float64),
-            queue_s=np.array([max(0.0, w.busy_until_s - now_s) for w in workers], dtype=np.float64),
-            batch=np.array([w.batch for w in workers], dtype=np.int64),
-            context_tokens=np.array([w.context_tokens for w in workers], dtype=np.int64),
+            worker_ids=self._ids,
+            itl_window_s=times_s[0],
+            queue_s=times_s[1],
+            local_prefills=local_prefills,
+            batch=batch,
+            context_tokens=context,
+            held_tokens=held,
+            kv_tokens=self._kv,
+            budget_tokens=self._budget,
+            chunked=self._chunked,
+            cached_tokens=hits,
         )
 
 
@@ -88,5 +209,4 @@ def expected_binding(pool: DecodePool) -> int | None:
     """
     if not pool.worker_ids:
         return None
-    order = np.lexsort((pool.context_tokens, pool.queue_s))
-    return int(order[0])
+    return int(roomiest(pool.queue_s, pool.context_tokens))

@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
-import zlib
 from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
-from controller.types import PrefillTask
+from controller.routing.prompts import BLOCK_TOKENS, block_sums
+from controller.runtime.router import hints
+from controller.types import PrefillTask, Slo
 
-_BLOCK_TOKENS = 64
 _NOTHING: tuple[int | None, array[int]] = (None, array("I"))
 
 
@@ -23,7 +23,7 @@ def session_id(request: dict[str, Any]) -> str | None:
 
 
 def describe(
-    request: dict[str, Any], request_id: str, arrival_s: float, history_tokens: int
+    request: dict[str, Any], request_id: str, arrival_s: float, history_tokens: int, slo: Slo
 ) -> PrefillTask:
     """The task of a request; at least the last prompt token counts as increment."""
     prompt_tokens = max(1, len(request.get("token_ids") or ()))
@@ -35,6 +35,9 @@ def describe(
         increment_tokens=prompt_tokens - history,
         session_id=session_id(request),
         sequences=int((request.get("sampling_options") or {}).get("n") or 1),
+        slo=slo,
+        urgency=hints.urgency(request),
+        jump_s=hints.jump_s(request),
     )
 
 
@@ -60,14 +63,14 @@ class SessionHistories:
         """
         if not session:
             return 0
-        ours = _checksums(token_ids)
+        ours = block_sums(token_ids)
         known_holder, known = self._blocks.get(session, _NOTHING)
         self._blocks[session] = (holder, ours)
         self._blocks.move_to_end(session)
         while len(self._blocks) > self._capacity:
             self._blocks.popitem(last=False)
             self.evicted += 1
-        return _common(ours, known) * _BLOCK_TOKENS if known_holder == holder else 0
+        return _common(ours, known) * BLOCK_TOKENS if known_holder == holder else 0
 
 
 def _common(ours: Sequence[int], theirs: Sequence[int]) -> int:
@@ -78,14 +81,3 @@ def _common(ours: Sequence[int], theirs: Sequence[int]) -> int:
             break
         matched += 1
     return matched
-
-
-def _checksums(token_ids: Sequence[int]) -> array[int]:
-    raw = array("I", token_ids).tobytes()
-    stride = _BLOCK_TOKENS * 4
-    chain = 0
-    sums = array("I")
-    for start in range(0, len(raw) - stride + 1, stride):
-        chain = zlib.crc32(raw[start : start + stride], chain)
-        sums.append(chain)
-    return sums

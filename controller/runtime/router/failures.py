@@ -72,6 +72,11 @@ def unavailable(message: str) -> Exception:
     return _raised("HttpError", 503, message)
 
 
+def refused(message: str) -> Exception:
+    """Early rejection: HTTP 529, as Dynamo's own admission control answers."""
+    return _raised("HttpError", 529, message)
+
+
 def _parse(error: BaseException) -> tuple[str, str]:
     """Kind and message; the kind is empty when it is no error of Dynamo's."""
     if type(error).__module__.startswith("dynamo."):  # a client that raises what it means

@@ -7,6 +7,7 @@ long it is one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,13 +41,32 @@ class KvLease:
         return age_s < self.lease_s - self.margin_s
 
 
-def local_answer() -> dict[str, Any]:
+CHUNK_SCHEDULE = "equilibrium_chunk_schedule"
+"""In a model card's `runtime_data`: the engine follows the schedule of a local answer."""
+LOCAL_PREFILL = "equilibrium_local_prefill"
+"""In the `disaggregated_params` of a local answer: how the decode worker shall prefill."""
+
+
+def local_answer(chunks: Sequence[int] = (), decode_id: int | None = None) -> dict[str, Any]:
     """The prefill leg's answer that makes the decode worker prefill by itself.
 
-    The frontend needs `disaggregated_params` to be present; without `kv_transfer_params` in it
-    the decode worker finds no KV to pull and computes the prompt.
+    The frontend needs `disaggregated_params` to be present, and hands them to the decode worker;
+    without `kv_transfer_params` in them that finds no KV to pull and computes the prompt.
+    `chunks`: a schedule for an engine that follows it. `decode_id`: not the bound decode worker
+    but this one; only a relay can heed that.
     """
-    return {"token_ids": [], "disaggregated_params": {}}
+    how: dict[str, Any] = {}
+    if chunks:
+        how["chunks"] = list(chunks)
+    if decode_id is not None:
+        how["decode_id"] = decode_id
+    return {"token_ids": [], "disaggregated_params": {LOCAL_PREFILL: how} if how else {}}
+
+
+def local_prefill(params: Any) -> dict[str, Any]:
+    """How a decode worker shall prefill, from `disaggregated_params`; empty: as it likes."""
+    how = params.get(LOCAL_PREFILL) if isinstance(params, dict) else None
+    return how if isinstance(how, dict) else {}
 
 
 def is_handover(chunk: dict[str, Any]) -> bool:
@@ -64,7 +84,12 @@ def decode_request(request: dict[str, Any], chunk: dict[str, Any]) -> dict[str, 
     """
     if not is_handover(chunk):
         annotations = [*(request.get("annotations") or ()), BYPASS_ANNOTATION]
-        return {**request, "annotations": annotations}
+        local = {**request, "annotations": annotations}
+        chunks = local_prefill(chunk.get("disaggregated_params")).get("chunks")
+        if chunks:
+            how = {LOCAL_PREFILL: {"chunks": chunks}}
+            local["prefill_result"] = {"disaggregated_params": how}
+        return local
     result: dict[str, Any] = {"disaggregated_params": chunk["disaggregated_params"]}
     details = (chunk.get("completion_usage") or {}).get("prompt_tokens_details")
     if details is not None:

@@ -6,13 +6,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 from controller.runtime.dynamo_io import chunk_data
-from controller.runtime.router.decode_state import PassReport
+from controller.runtime.router.decode_state import EngineFacts, PassReport
 from controller.runtime.router.failures import is_break
-from controller.runtime.router.handover import release_request
+from controller.runtime.router.handover import CHUNK_SCHEDULE, release_request
 
 logger = logging.getLogger(__name__)
 
@@ -193,3 +193,34 @@ def read_cards(subscriber: Any) -> dict[int, dict[str, Any]]:
         except (ValueError, TypeError) as error:
             logger.warning("router.model_card_unreadable worker=%s error=%s", worker_id, error)
     return cards
+
+
+def engine_facts(card: dict[str, Any]) -> EngineFacts:
+    """What the router needs to know of an engine, from its model card."""
+    runtime = card.get("runtime_config") or {}
+    blocks, size = runtime.get("total_kv_blocks"), card.get("kv_cache_block_size")
+    data = runtime.get("runtime_data") or {}
+    return EngineFacts(
+        kv_tokens=int(blocks) * int(size) if blocks and size else None,
+        budget_tokens=runtime.get("max_num_batched_tokens"),
+        chunked=bool(data.get(CHUNK_SCHEDULE)),
+    )
+
+
+class DecodeCards:
+    """The model cards of the decode workers, followed through discovery."""
+
+    def __init__(self, endpoint: Any) -> None:
+        from dynamo.llm import FpmEventSubscriber
+
+        self._subscriber = FpmEventSubscriber(endpoint)
+        self._subscriber.start_tracking()
+
+    def facts(self, workers: Sequence[int]) -> dict[int, EngineFacts]:
+        """Of those workers whose card is there."""
+        cards = read_cards(self._subscriber)
+        return {w: engine_facts(cards[w]) for w in workers if w in cards}
+
+    def close(self) -> None:
+        """Stop following."""
+        self._subscriber.shutdown()

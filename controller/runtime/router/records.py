@@ -44,7 +44,7 @@ class RequestRecord:
     migrations: int = 0
     """How often the stream had been moved to another decode worker before this prefill."""
     outcome: str = "cancelled"
-    """handed_over, local, failed, or cancelled when nobody waited for the answer."""
+    """handed_over, local, rejected, failed, or cancelled when nobody waited for the answer."""
 
     def as_dict(self) -> dict[str, Any]:
         """Flat and JSON-ready."""
@@ -62,6 +62,8 @@ class RequestRecord:
                 "place": self.decision.place.value,
                 "worker_id": self.decision.worker_id,
                 "reason": self.decision.reason.value,
+                "decode_id": self.decision.decode_id,
+                "chunks": list(self.decision.chunks),
                 "estimates_ms": {k: round(v * 1e3, 3) for k, v in decision["estimates_s"]},
             }
         return row

@@ -33,7 +33,8 @@ class Relay:
     def __init__(self, config: DeploymentConfig, run_dir: Path) -> None:
         self._config = config
         self._process = RouterProcess(config, run_dir)
-        self._loads = DecodeLoads()
+        self._loads = DecodeLoads(self._process.decode.hold)
+        self._binding = Binding(self._loads, Random(config.router.seed))
 
     async def run(self) -> None:
         """Register, serve until SIGTERM or SIGINT, deregister; streams in flight may end."""
@@ -45,6 +46,8 @@ class Relay:
                 sticky_sessions=True,
                 on_report=self._observe,
             )
+            if parts.kv_tokens is not None:
+                self._binding.hold_at_most(parts.kv_tokens)
             streams = self._streams(parts)
             self._export(parts, streams)
             endpoint = parts.runtime.endpoint(config.router_endpoint)
@@ -63,7 +66,7 @@ class Relay:
             parts.core,
             parts.prefill_port,
             DynamoDecodePort(parts.decode_client),
-            Binding(self._loads, Random(router.seed)),
+            self._binding,
             self._loads,
             StreamSettings(
                 migration_limit=frontend.migration_limit,
@@ -86,3 +89,22 @@ class Relay:
         metrics = self._process.metrics
         metrics.gauge("decode_workers", "Live decode workers.", live)
         metrics.gauge("streams", "Client streams open here.", lambda: streams.open_streams)
+        binding = self._binding
+        for name, text, read in (
+            (
+                "prompt_index_blocks",
+                "Prompt blocks known by decode worker.",
+                binding.prompts.__len__,
+            ),
+            (
+                "prompt_index_evictions",
+                "Prompt blocks forgotten for want of room.",
+                lambda: binding.prompts.evicted,
+            ),
+            (
+                "session_evictions",
+                "Sessions whose decode worker was forgotten for want of room.",
+                lambda: binding.evicted_sessions,
+            ),
+        ):
+            metrics.gauge(name, text, read)

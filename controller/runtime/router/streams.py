@@ -20,6 +20,8 @@ from collections.abc import AsyncGenerator, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
+from controller.routing.binding import Bound
+from controller.routing.prompts import block_sums
 from controller.runtime.clock import Clock
 from controller.runtime.router.binding import Binding, DecodeLoads
 from controller.runtime.router.breaker import Breaker
@@ -37,6 +39,7 @@ from controller.runtime.router.handover import (
     decode_request,
     is_handover,
     local_answer,
+    local_prefill,
     prefill_request,
     unrouted_request,
 )
@@ -73,6 +76,7 @@ class _Life:
     def __init__(self, request: dict[str, Any], context: Any, limit: int, now_s: float) -> None:
         self.answer = Continuation(request, limit)
         self.session = session_id(request)
+        self.sums = block_sums(request.get("token_ids") or ())
         self.context = context
         self.request_id: str = context.id()
         self.stopped = asyncio.ensure_future(_until_stopped(context))
@@ -159,12 +163,17 @@ class StreamRelay:
 
         StreamBrokenError when the worker did not finish it; every other error is the request's.
         """
-        worker_id = self._bind(life)
+        bound, held = self._bind(life)
+        worker_id = bound.worker_id
         booking = self._loads.book(worker_id, life.answer.context_tokens)
         try:
-            request = await self._prefilled(life, worker_id)
-            if request is None:
+            ready = await self._prefilled(life, bound, held)
+            if ready is None:
                 return
+            request, worker_id = ready
+            if worker_id != bound.worker_id:
+                self._loads.close(booking)
+                booking = self._loads.book(worker_id, life.answer.context_tokens)
             stream = self._decode.open(worker_id, request, life.context, life.leg_id)
             try:
                 async with contextlib.aclosing(stream.chunks()) as chunks:
@@ -173,7 +182,8 @@ class StreamRelay:
                         if not heard:
                             self._check_loaded(life, request, chunk)
                             self._breaker.succeeded(worker_id)
-                            self._binding.note(life.session, worker_id)
+                            self._binding.note(life.session, worker_id, life.sums)
+                            self._core.local_done(life.request_id)
                         heard = True
                         self._loads.grow(booking, len(chunk.get("token_ids") or ()))
                         yield life.answer.forward(chunk)
@@ -194,8 +204,9 @@ class StreamRelay:
                 raise StreamBrokenError(f"worker {worker_id:x}: ended without a finish")
         finally:
             self._loads.close(booking)
+            self._core.local_done(life.request_id)
 
-    def _bind(self, life: _Life) -> int:
+    def _bind(self, life: _Life) -> tuple[Bound, dict[int, int]]:
         """The next leg's decode worker; one that broke this stream only if there is no other."""
         live = self._decode.live()
         if not live:
@@ -207,13 +218,22 @@ class StreamRelay:
             or [w for w in live if w not in life.broken]
             or list(live)
         )
-        return self._binding.choose(life.session, candidates, self._clock.now())
+        self._binding.prompts.forget_all_but(live)
+        hits = self._binding.prompts.hits(life.sums)
+        tokens = life.answer.context_tokens
+        return self._binding.choose(life.session, candidates, self._clock.now(), hits, tokens), hits
 
-    async def _prefilled(self, life: _Life, worker_id: int) -> dict[str, Any] | None:
-        """The decode leg's request, its prompt prefilled or left to it; None: the client left."""
+    async def _prefilled(
+        self, life: _Life, bound: Bound, held: dict[int, int]
+    ) -> tuple[dict[str, Any], int] | None:
+        """The decode leg's request, its prompt prefilled or left to it, and the worker for it.
+
+        None: the client left. The worker is the bound one unless a local prefill is better off
+        elsewhere.
+        """
         request = life.answer.request()
         for _ in range(_TOO_OLD_TRIES):
-            answered = await self._ask(life, request, worker_id)
+            answered = await self._ask(life, request, bound, held)
             if answered is None:
                 return None
             chunk, completed_s = answered
@@ -223,12 +243,19 @@ class StreamRelay:
                     self._spawn(self._release(request, chunk))
                 return None
             if fresh or not is_handover(chunk):
-                return decode_request(request, chunk)
+                return decode_request(request, chunk), self._placed(life, chunk, bound)
             logger.warning("router.handover_too_old request=%s", life.request_id)
-        return decode_request(request, local_answer())
+        return decode_request(request, local_answer()), bound.worker_id
+
+    def _placed(self, life: _Life, chunk: dict[str, Any], bound: Bound) -> int:
+        """The decode worker that the answer names, if it can be, else the bound one."""
+        named: int | None = local_prefill(chunk.get("disaggregated_params")).get("decode_id")
+        if named is None or named in life.broken or named not in self._decode.live():
+            return bound.worker_id
+        return named
 
     async def _ask(
-        self, life: _Life, request: dict[str, Any], worker_id: int
+        self, life: _Life, request: dict[str, Any], bound: Bound, held: dict[int, int]
     ) -> tuple[dict[str, Any], float] | None:
         """The prefill's answer and the earliest time it can have been given; None: nobody waits.
 
@@ -239,9 +266,11 @@ class StreamRelay:
             prefill_request(request),
             life.request_id,
             life.context.detached(life.leg_id),
-            bound=worker_id,
+            bound=bound.worker_id,
             migrations=life.answer.migrations,
             answer_by_s=self._answer_by_s(life),
+            fresh=bound.fresh,
+            held=held,
         )
         first = asyncio.ensure_future(anext(chunks))
         taken = False
@@ -299,7 +328,7 @@ class StreamRelay:
         """
         reason = chunk.get("finish_reason")
         failed = reason.startswith("error") if isinstance(reason, str) else reason is not None
-        if not failed or "prefill_result" not in request:
+        if not failed or not is_handover(request.get("prefill_result") or {}):
             return
         if life.answer.may_migrate and not life.reloaded:
             life.reloaded = True

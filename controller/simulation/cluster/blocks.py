@@ -147,7 +147,7 @@ def take(s: State, w: int, count: int) -> None:
         count -= size
         remove_free(s, w, h)
         if s.hold[h].segment != PRIVATE:
-            _forget(s, h)
+            forget(s, h)
         drop_holding(s, h)
 
 
@@ -187,7 +187,7 @@ def relist(old: Any, new: Any, hold: Any) -> None:
 
 
 @kernel
-def _forget(s: State, h: int) -> None:
+def forget(s: State, h: int) -> None:
     """Take a holding out of the prefix table."""
     holding = s.hold[h]
     s.live[holding.segment] -= 1

@@ -25,6 +25,7 @@ from controller.simulation.cluster.state import (
     BATCH,
     CONTEXT,
     FLY_S,
+    HISTORY_READ,
     LOCAL_UNTIL_S,
     PREFILL_POOL,
     SINCE_S,
@@ -61,6 +62,12 @@ def prefill_time_s(s: State, w: int, r: int, cached: int) -> float:
 
 
 @kernel
+def read_time_s(s: State, w: int, r: int, tokens: int) -> float:
+    """Reading history KV into prefill worker w, alone on the link (t_kv of Eq. 2, way in)."""
+    return transfer_s(unpack(s.data, s.bounds[s.wrk[w].table]), float(tokens)) * s.req[r].error
+
+
+@kernel
 def queued_s(s: State, w: int, now_s: float) -> float:
     """What waits at the router for prefill worker w, and what flies."""
     return queue_s(s.books[WAIT_S, w], s.books[FLY_S, w], s.books[SINCE_S, w], now_s)
@@ -93,7 +100,9 @@ def remote_estimates(s: State, r: int, history: int, now_s: float) -> None:
         cached = 0
         if worker.prefix_cache:
             cached = hits_along(s, w, r, limit, a, b, per_id, known) * size
-        if cached > 0:
+        if s.ctl[HISTORY_READ] and history > cached:
+            own_s = prefill_time_s(s, w, r, history) + read_time_s(s, w, r, history - cached)
+        elif cached > 0:
             if worker.table != hit_table or cached != hit_cached:
                 hit_table, hit_cached = worker.table, cached
                 hit_s = prefill_time_s(s, w, r, cached)

@@ -20,10 +20,9 @@ from controller.routing.kernels.deflect import (
     largest_safe,
     prefill_path_s,
 )
-from controller.routing.kernels.estimates import prefill_beside_s
-from controller.routing.kernels.forecast import chance, with_one_more
+from controller.routing.kernels.forecast import with_one_more
 from controller.routing.kernels.reasons import DEFLECTED, LOCAL, NOT_DEFLECTED
-from controller.routing.kernels.toll import bearable_chunk, toll
+from controller.routing.kernels.toll import local_price, toll
 from controller.simulation.cluster.blocks import worker_blocks
 from controller.simulation.cluster.books import flying_s
 from controller.simulation.cluster.chunks import packed
@@ -121,27 +120,26 @@ def _local_price(s: State, r: int, w: int, history: int, now_s: float) -> tuple[
     tables = unpack(s.data, s.bounds[worker.table])
     batch, context = float(s.seen[BATCH, w]), float(s.seen[CONTEXT, w])
     budget = min(tables.options[MAX_CHUNK], float(worker.max_tokens))
-    limit_s = s.par[GUARD] * s.par[ITL_LIMIT_S] / q.error
-    chunk = bearable_chunk(
+    misses, ttft_s, chunk, own_s = local_price(
         tables,
         batch,
         context,
         float(q.ask),
+        float(history),
         float(worker.locals),
         float(q.chunk_cap) if q.chunk_cap > 0 else budget,
-        limit_s,
+        budget,
+        s.par[GUARD] * s.par[ITL_LIMIT_S],
+        max(0.0, s.books[LOCAL_UNTIL_S, w] - now_s),
+        now_s - q.arrival_s,
+        s.par[TTFT_LIMIT_S],
+        s.par[COST_CV],
+        q.error,
     )
     if chunk == 0.0 or not has_room(s, w, r):
         return 1.0, math.nan
-    own_s = q.error * prefill_beside_s(
-        tables, batch, context, float(history), float(q.ask - history), min(chunk + batch, budget)
-    )
     q.chunk_cap, q.predicted_s = int(chunk), own_s
-    behind_s = max(0.0, s.books[LOCAL_UNTIL_S, w] - now_s)
-    ttft_s = behind_s + own_s + now_s - q.arrival_s
-    cv = s.par[COST_CV]
-    odds = chance(s.par[TTFT_LIMIT_S] - ttft_s, cv * cv * (own_s * own_s + behind_s * behind_s))
-    return 1.0 - odds, ttft_s
+    return misses, ttft_s
 
 
 @kernel

@@ -17,10 +17,7 @@ pytestmark = pytest.mark.unit
 
 def price(queue, time_s, due_s, now_s=0.0, busy_s=0.0, cv=0.0):
     """(on-time tasks lost by the others, predicted end, chance)."""
-    row = queue.waiting.new_task(99.0, 1)
-    found = queue.waiting.with_one_more(queue.lane, row, time_s, due_s, now_s, busy_s, cv)
-    queue.waiting.forget(row)
-    return found
+    return queue.price(time_s, due_s, now_s, busy_s, cv)
 
 
 def test_the_end_is_behind_all_in_first_come_first_served():

@@ -105,8 +105,21 @@ def test_the_deflection_rule():
     assert deflect.deflects(1.29, 1.0, 1.5, 1.3)
     assert not deflect.deflects(1.31, 1.0, 1.5, 1.3)  # alpha
     assert not deflect.deflects(1.6, 9.0, 1.5, 1.3)  # TTFT limit
-    assert deflect.best_decode(np.array([math.inf, 0.3, 0.2])) == 2
-    assert deflect.best_decode(np.array([math.inf])) == -1
+
+
+def test_the_fastest_decode_worker_without_a_deflected_prefill():
+    # 100 tokens: 20 ms + 1 ms a decode. Worker 0 has a deflected prefill, 2 the smaller batch.
+    def best(busy, only=-1, limit_s=1.0):
+        counts = np.zeros(2 * deflect.SIZES, np.int64)
+        batch, none = np.array([1, 9, 4]), np.zeros(3, np.int64)
+        busy, budget = np.array(busy), np.full(3, 2048)
+        args = (TABLES, batch, none, busy, budget, only, 100.0, limit_s, counts)
+        return deflect.best_decode(*args)
+
+    assert best([1, 0, 0]) == (2, pytest.approx(0.024))
+    assert best([0, 0, 0])[0] == 0
+    assert best([0, 0, 0], only=1)[0] == 1
+    assert best([0, 0, 0], limit_s=0.02) == (-1, math.inf)
 
 
 @given(

@@ -19,7 +19,7 @@ from controller.routing.kernels.dynamo import (
     kv_cost,
     stays_local,
 )
-from controller.routing.kernels.estimates import prefill_beside_s, queue_s
+from controller.routing.kernels.estimates import prefill_beside_s
 from controller.routing.kernels.forecast import chance
 from controller.routing.kernels.orderings import ORDERINGS, Ordering
 from controller.routing.kernels.toll import bearable_chunk, toll
@@ -43,6 +43,7 @@ class RouterQueue:
         self.waiting = WaitingPrefills(ordering_of(options))
         self.lane = self.waiting.open_lane()
         self.tasks: dict[int, int] = {}  # row of the workload -> task
+        self.sent: dict[int, int] = {}
 
     def __bool__(self) -> bool:
         return bool(self.tasks)
@@ -55,33 +56,38 @@ class RouterQueue:
         self.tasks[r] = task
         self.waiting.join(self.lane, task, predicted_s, due_s, now_s)
 
-    def next(self, now_s, busy_s):
-        """(row to send next, what `send` wants)."""
-        task, ordered = self.waiting.look(self.lane, now_s, busy_s)
+    def next(self, now_s, most_tokens):
+        """(row to send next, what `send` wants); None: nobody may be sent."""
+        task, ordered = self.waiting.look(self.lane, now_s, most_tokens)
+        if task < 0:
+            return None
         return next(r for r, t in self.tasks.items() if t == task), ordered
 
     def send(self, r, ordered, now_s) -> None:
-        task = self.tasks.pop(r)
-        self.waiting.send(task, ordered, now_s)
-        self.waiting.forget(task)
+        self.sent[r] = self.tasks.pop(r)
+        self.waiting.send(self.sent[r], ordered, now_s)
+
+    def land(self, r, now_s) -> None:
+        self.waiting.forget(self.sent.pop(r), now_s)
 
     def late(self) -> list[int]:
         """Rows that cannot be in time any more, oldest first."""
         rows, found = {t: r for r, t in self.tasks.items()}, []
-        task = self.waiting.lanes[self.lane].late_head
+        task = self.waiting.late_head(self.lane)
         while task >= 0:
             found.append(rows[int(task)])
-            task = self.waiting.tasks[task].next
+            task = self.waiting.tasks[task]["next"]
         return found
 
-    def drop(self, r) -> None:
-        self.waiting.forget(self.tasks.pop(r))
+    def drop(self, r, now_s) -> None:
+        self.waiting.forget(self.tasks.pop(r), now_s)
 
-    def price(self, arrival_s, uncached, urgency, predicted_s, due_s, now_s, busy_s, cv):
-        task = self.waiting.new_task(arrival_s, uncached, urgency)
-        found = self.waiting.with_one_more(self.lane, task, predicted_s, due_s, now_s, busy_s, cv)
-        self.waiting.forget(task)
-        return found
+    def price(self, arrival_s, urgency, predicted_s, due_s, now_s, cv):
+        """(expected misses, predicted end)."""
+        misses, end_s = self.waiting.forecasts(
+            np.array([self.lane]), np.array([predicted_s]), due_s, now_s, cv, arrival_s, urgency
+        )
+        return misses[0], end_s[0]
 
 
 def handover_s(ref, decode, prompt, history) -> float:
@@ -93,31 +99,24 @@ def due_s(ref, r, decode, history, now_s) -> float:
     limit_s = ref.options.slo.ttft_ms / 1e3
     if ref.options.ordering == "algorithm_2":
         return now_s + limit_s
-    prompt = int(ref.w.prompt_tokens[r])
+    prompt = ref.ask(r)
     return ref.out[r].arrival_s + limit_s - handover_s(ref, decode, prompt, history)
-
-
-def busy_s(worker, now_s) -> float:
-    return queue_s(0.0, worker.fly_s, worker.since_s, now_s)
 
 
 def by_toll(ref, r, decode, history, fresh, now_s):
     """(prefill worker or None, decode worker, history)."""
     o = ref.options
     limit_s, cv = o.slo.ttft_ms / 1e3, o.expected_error
-    prompt, arrival_s = int(ref.w.prompt_tokens[r]), ref.out[r].arrival_s
+    prompt, arrival_s = ref.ask(r), ref.out[r].arrival_s
     after_s = handover_s(ref, decode, prompt, history)
     misses, ttft_s = [], []
     for p in ref.prefill:
-        hits = ref.hits(p, r)
-        work_s = busy_s(p, now_s)
         due = arrival_s + limit_s - after_s
         urgency = int(ref.w.priority[r])
-        cost, end_s, odds = p.queue.price(
-            arrival_s, 0, urgency, ref.own_s(p, r, hits), due, now_s, work_s, cv
-        )
-        misses.append(cost + 1.0 - odds)
-        ttft_s.append(end_s - now_s + after_s + now_s - arrival_s)
+        own_s = ref.remote_own_s(p, r, history)
+        price, end_s = p.queue.price(arrival_s, urgency, own_s, due, now_s, cv)
+        misses.append(price)
+        ttft_s.append(end_s - now_s + after_s + (now_s - arrival_s))
     d = decode
     if fresh:
         d = min(
@@ -143,7 +142,7 @@ def by_toll(ref, r, decode, history, fresh, now_s):
 def local_price(ref, r, d, history, now_s):
     o = ref.options
     limit_s, cv = o.slo.ttft_ms / 1e3, o.expected_error
-    prompt = int(ref.w.prompt_tokens[r])
+    prompt = ref.ask(r)
     batch, context = float(d.batch), float(d.context)
     budget = min(float(d.costs.max_chunk_tokens), float(d.spec.max_num_batched_tokens))
     chunk = bearable_chunk(
@@ -166,7 +165,7 @@ def local_price(ref, r, d, history, now_s):
         min(chunk + batch, budget),
     )
     behind_s = max(0.0, d.local_until_s - now_s)
-    ttft_s = behind_s + own_s + now_s - ref.out[r].arrival_s
+    ttft_s = behind_s + own_s + (now_s - ref.out[r].arrival_s)
     variance = cv * cv * (own_s * own_s + behind_s * behind_s)
     return 1.0 - chance(limit_s - ttft_s, variance), ttft_s, int(chunk), own_s
 
@@ -174,7 +173,7 @@ def local_price(ref, r, d, history, now_s):
 def by_deflection(ref, r, decode, history, fresh, now_s):
     """(prefill worker or None, decode worker, history)."""
     o = ref.options
-    prompt = float(ref.w.prompt_tokens[r])
+    prompt = float(ref.ask(r))
     paths = [
         deflect.prefill_path_s(
             p.costs.tables,
@@ -212,7 +211,7 @@ def by_deflection(ref, r, decode, history, fresh, now_s):
 
 def as_dynamo(ref, r, decode, history, fresh, now_s):
     """(prefill worker or None, decode worker, history)."""
-    prompt = int(ref.w.prompt_tokens[r])
+    prompt = ref.ask(r)
     if ref.options.placement == "conditional" and stays_local(
         float(prompt), float(history), EFF_ISL_THRESHOLD, EFF_ISL_RATIO
     ):
