@@ -83,6 +83,19 @@ class SloConfig(ConfigModel):
         return Slo(ttft_ms=self.ttft_ms, itl_ms=self.itl_ms)
 
 
+class RuleConfig(ConfigModel):
+    """The knobs of a placement rule, live and simulated."""
+
+    alpha: PositiveFloat = 0.9
+    beta: PositiveFloat = 0.85
+    window_s: PositiveFloat = 10.0
+    seed: int = Field(default=0, ge=0, description="of the policy's own random numbers")
+
+    def params(self) -> RoutingParams:
+        """The frozen knobs the core speaks."""
+        return RoutingParams(alpha=self.alpha, beta=self.beta, window_s=self.window_s)
+
+
 class DeploymentSloConfig(SloConfig):
     """The objective of all requests but those of the named tenants."""
 
@@ -110,9 +123,7 @@ class OrderingConfig(ConfigModel):
         default=None, description="what has waited this long goes first; None: no such bound"
     )
     passed_cap: int = Field(
-        default=0,
-        ge=0,
-        description="times a prefill may be passed by later ones, then it goes first; 0: any",
+        default=0, ge=0, description="times that later ones may pass a prefill; 0: any number"
     )
     reject: bool = Field(
         default=False,
@@ -143,19 +154,6 @@ class TollConfig(ConfigModel):
     local_chunk_tokens: int = Field(
         default=0, ge=0, description="most prompt tokens of a local step; 0: the engine's budget"
     )
-
-
-class RuleConfig(ConfigModel):
-    """The knobs of a placement rule, live and simulated."""
-
-    alpha: PositiveFloat = 0.9
-    beta: PositiveFloat = 0.85
-    window_s: PositiveFloat = 10.0
-    seed: int = Field(default=0, ge=0, description="of the policy's own random numbers")
-
-    def params(self) -> RoutingParams:
-        """The frozen knobs the core speaks."""
-        return RoutingParams(alpha=self.alpha, beta=self.beta, window_s=self.window_s)
 
 
 class RouterConfig(RuleConfig):
@@ -378,13 +376,15 @@ def _first_line(error: ValidationError, model: type[ConfigModel]) -> str:
 
 def _suggestion(path: tuple[Any, ...], model: Any) -> str:
     for part in path[:-1]:
-        fields = getattr(model, "model_fields", None)
-        if fields is None:  # the keys of a mapping are the operator's own
+        if isinstance(part, int):
+            continue  # a place in a list: the model is that of its items already
+        inner = getattr(model, "model_fields", None)
+        if inner is None:  # below a mapping the keys are the operator's own
             model = get_args(model)[1]
-        elif isinstance(part, str):  # a number is a place in a list of models
-            annotation = fields[part].annotation
-            mapping = get_origin(annotation) is dict
-            model = annotation if mapping else next(iter(get_args(annotation)), annotation)
+        else:
+            model = inner[part].annotation
+            if get_origin(model) is list:
+                model = get_args(model)[0]
     names = [field.alias or name for name, field in model.model_fields.items()]
     close = difflib.get_close_matches(str(path[-1]), names, n=1)
     return f", did you mean {close[0]!r}?" if close else f"; known: {', '.join(sorted(names))}"

@@ -97,13 +97,12 @@ def compare(name: str, placement: str, router: str, shared: float, quick: bool) 
             for side in order
         ]
         mine, theirs = (spent[0] + spent[3]) / 2, (spent[1] + spent[2]) / 2
-        rounds.append(
-            (theirs.cpu / mine.cpu, theirs.wall / mine.wall, 1 / mine.cpu, 1 / theirs.cpu)
-        )
+        ratios = theirs.cpu / mine.cpu, theirs.wall / mine.wall
+        rounds.append((*ratios, 1 / mine.cpu, 1 / theirs.cpu))
         print(
             f"{name} {'shared' if shared else 'plain':6} {placement:11} ours {1 / mine.cpu:9,.0f}/s"
-            f"  dynamo {router:11} {1 / theirs.cpu:7,.0f}/s  x{rounds[-1][0]:6.1f}"
-            f"  (wall x{rounds[-1][1]:.1f}, load {os.getloadavg()[0]:.1f})",
+            f"  dynamo {router:11} {1 / theirs.cpu:7,.0f}/s  x{ratios[0]:6.1f}"
+            f"  (wall x{ratios[1]:.1f}, load {os.getloadavg()[0]:.1f})",
             flush=True,
         )
     cpu, wall, fast, slow = (statistics.median(column) for column in zip(*rounds, strict=True))

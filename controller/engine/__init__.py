@@ -31,6 +31,10 @@ The law, each with what it follows in vLLM v1:
 - **Pull** (decode leg). Admission allocates the whole prompt and emits a `Pull`. It takes a seat
   but no budget. When it is done, one prompt token is left, which counts as a decode. If it was
   preempted afterwards, it recomputes locally.
+- **History read** (prefill leg, AMPD). Admission allocates the history's blocks and emits a `Pull`
+  of what the prefix cache lacks of it; the rest is computed when that is there. A seat is taken
+  meanwhile, no budget. After a preemption it recomputes. Stock vLLM has no such leg (handover.md):
+  its prefill worker computes whatever its own prefix cache lacks.
 - **Hold** (prefill leg). It finishes with its first token; its blocks stay pinned until
   `release`, or until the lease ends and `expire` is called. Then they are free but keep what
   they hold until reused: a reader that comes late may get another prompt's KV, without error.

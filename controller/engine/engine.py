@@ -235,6 +235,10 @@ class Engine:
             raise ValueError(f"{name}: prompt_tokens and max_output_tokens must be at least 1")
         if any(tokens < 1 for tokens in request.chunks):
             raise ValueError(f"{name}: chunks must be at least 1")
+        if request.history_tokens and request.pull_kv:
+            raise ValueError(f"{name}: a decode leg that pulls reads no history")
+        if not 0 <= request.history_tokens < request.prompt_tokens:
+            raise ValueError(f"{name}: history_tokens must be from 0 to below prompt_tokens")
         blocks = self._kv.blocks_for(request.prompt_tokens)
         if len(request.contents) != blocks:
             raise ValueError(f"{name}: {len(request.contents)} contents for {blocks} blocks")

@@ -81,13 +81,17 @@ class KvManager:
         return True
 
     def settle_pull(self, seq: Sequence, contents: Seq[int]) -> None:
-        """Fill blocks with what a pull brought; all but the last prompt token is then there."""
+        """Fill blocks with what a pull brought: all but the last prompt token, or the history."""
         first = seq.settled_blocks
         for block_id, content in zip(seq.blocks[first:], contents, strict=False):
             self._pool.write(block_id, content)
-        seq.computed = seq.request.prompt_tokens - 1
-        # A last block that holds only the last token is computed here all the same.
-        seq.settled_blocks = max(first, self.blocks_for(seq.computed))
+        if seq.read_pending:
+            seq.computed = seq.read_pending
+            seq.settled_blocks = seq.computed // self._block_size
+        else:
+            seq.computed = seq.request.prompt_tokens - 1
+            # A last block that holds only the last token is computed here all the same.
+            seq.settled_blocks = max(first, self.blocks_for(seq.computed))
         self._register(seq)
 
     def settle(self, seq: Sequence) -> None:

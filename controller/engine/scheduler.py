@@ -68,12 +68,15 @@ class Scheduler:
         return pulls
 
     def finish_pull(self, seq: Sequence) -> None:
-        """The KV has arrived (settled by the caller): one prompt token is left."""
+        """The KV has arrived (settled by the caller): one prompt token is left, or the prompt
+        after its history."""
         self._pulls.pop(seq.request.request_id, None)
         self.pulling -= 1
-        seq.pull_pending = False
         self.running.join(seq)
-        self.running.start_decoding(seq)
+        if seq.pull_pending:
+            seq.pull_pending = False
+            self.running.start_decoding(seq)
+        seq.read_pending = 0
 
     def remove(self, seq: Sequence) -> None:
         """Forget a live request, wherever it stands, and free its blocks."""
@@ -136,13 +139,15 @@ class Scheduler:
         while self.waiting and batch.budget > 0 and self._has_seat():
             seq = self.waiting.head()
             hits = self._kv.find_prefix(seq)
-            admitted = (
-                self._admit_pull(seq, hits)
-                if seq.pull_pending
-                else self._admit_prefill(seq, hits, batch)
-            )
-            if not admitted:
+            if not self._admit(seq, hits, batch):
                 return
+
+    def _admit(self, seq: Sequence, hits: list[int], batch: Batch) -> bool:
+        if seq.pull_pending:
+            return self._admit_pull(seq, hits)
+        if seq.read_pending > len(hits) * self._spec.block_size:
+            return self._admit_read(seq, hits)
+        return self._admit_prefill(seq, hits, batch)
 
     def _has_seat(self) -> bool:
         return len(self.running) + self.pulling < self._spec.max_num_seqs
@@ -164,6 +169,7 @@ class Scheduler:
             return False
         self.waiting.remove(seq)
         self._note_hits(seq, history)
+        seq.read_pending = 0
         self.running.join(seq)
         batch.add_prefill(seq, tokens)
         return True
@@ -180,19 +186,33 @@ class Scheduler:
         self.waiting.remove(seq)
         history = seq.computed
         self._note_hits(seq, history)
-        tokens = prompt - history if prompt - history > 1 else 0
-        seq.pull_blocks = len(seq.blocks) - len(hits) if tokens else 0
+        self._pull(seq, len(hits), prompt - history if prompt - history > 1 else 0)
+        return True
+
+    def _admit_read(self, seq: Sequence, hits: list[int]) -> bool:
+        """Room for the history; what the prefix cache lacks of it is read."""
+        kept = self._watermark() + self._reserve(seq, seq.read_pending)
+        if not self._kv.admit(seq, hits, seq.read_pending, kept):
+            return False
+        self.waiting.remove(seq)
+        history = seq.computed
+        self._note_hits(seq, history)
+        self._pull(seq, len(hits), seq.read_pending - history)
+        return True
+
+    def _pull(self, seq: Sequence, hits: int, tokens: int) -> None:
+        """Start to move `tokens` tokens behind the blocks that were found here."""
+        seq.pull_blocks = len(seq.blocks) - hits if tokens else 0
         seq.state = SequenceState.PULLING
         self.pulling += 1
         request_id = seq.request.request_id
         self._pulls[request_id] = Pull(
             request_id=request_id,
-            skip_blocks=len(hits),
+            skip_blocks=hits,
             blocks=seq.pull_blocks,
             tokens=tokens,
             duration_s=self._costs.kv_transfer_s(tokens),
         )
-        return True
 
     def _note_hits(self, seq: Sequence, tokens: int) -> None:
         """Count prefix hits once a request: what a recompute finds is its own."""

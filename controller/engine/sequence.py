@@ -42,6 +42,7 @@ class Sequence:
         "preempted",
         "pull_blocks",
         "pull_pending",
+        "read_pending",
         "registered_blocks",
         "request",
         "settled_blocks",
@@ -78,6 +79,8 @@ class Sequence:
         self.decoding = False
         """Takes one token a step: the prompt is computed, or pulled up to its last token."""
         self.pull_pending = request.pull_kv
+        self.read_pending = request.history_tokens
+        """Leading tokens that are to be read, until they are there or were found here."""
         self.pull_blocks = 0
         self.preempted = False
 

@@ -61,11 +61,15 @@ class EngineSpec:
     arrives or frees a seat during a step counts in the step after the next."""
     reserve_prompt: bool = False
     """An admission needs free blocks for the whole prompt, not only for its first chunk."""
+    cold_start_s: float = 0.0
+    """From the start of its process until it serves (weights, graphs). The driver's to wait for."""
 
     def __post_init__(self) -> None:
         for name in ("block_size", "num_blocks", "max_num_batched_tokens", "max_num_seqs"):
             if getattr(self, name) < 1:
                 raise ValueError(f"EngineSpec.{name} must be at least 1")
+        if self.kv_lease_s < 0 or self.cold_start_s < 0:
+            raise ValueError("EngineSpec.kv_lease_s and cold_start_s must be at least 0")
         if not 0 <= self.watermark_blocks < self.num_blocks:
             raise ValueError("EngineSpec.watermark_blocks must be below num_blocks")
 
@@ -87,6 +91,9 @@ class EngineRequest:
     until they are released or the lease ends."""
     pull_kv: bool = False
     """Decode leg of a hand-over: the prompt's KV comes from elsewhere, see `Pull`."""
+    history_tokens: int = 0
+    """Leading prompt tokens whose KV is read from elsewhere before the rest is computed (AMPD's
+    history read): a `Pull` of what the prefix cache lacks of them."""
     priority: int = 0
     """Reserved. Lower is served first (vLLM's sense), FCFS within; it never preempts."""
     chunks: tuple[int, ...] = ()
@@ -99,7 +106,7 @@ class Pull:
     """A KV transfer into this engine that the driver has to perform and report back."""
 
     request_id: str
-    """The decode leg it is for."""
+    """The decode leg it is for, or the prefill that reads its history."""
     skip_blocks: int
     """Leading prompt blocks that the local prefix cache holds already."""
     blocks: int

@@ -71,6 +71,9 @@ class SimulatedRouter(RuleConfig):
     first_after_s: PositiveFloat | None = Field(
         default=None, description="what has waited this long at the router goes first"
     )
+    passed_cap: int = Field(
+        default=0, ge=0, description="times that later ones may pass a prefill; 0: any number"
+    )
     reject: bool = Field(default=False, description="refuse what cannot be in time any more")
     expected_error: Share = Field(default=0.2, description="that `toll` assumes of predicted times")
     itl_guard: PositiveFloat = Field(

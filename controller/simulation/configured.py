@@ -51,6 +51,7 @@ def options_of(config: SimulationConfig) -> SimOptions:
         ordering_window=router.ordering_window,
         late_share=router.late_share,
         max_wait_s=math.inf if router.first_after_s is None else router.first_after_s,
+        passed_cap=router.passed_cap,
         reject=router.reject,
         expected_error=router.expected_error,
         itl_guard=router.itl_guard,

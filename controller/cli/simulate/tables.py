@@ -68,6 +68,7 @@ _SPREADS = (
     ("ITL, mean a request", "itl_ms"),
     ("p99 gap a request", "gap_p99_ms"),
     ("longest gap a request", "gap_max_ms"),
+    ("gaps, all tokens", "token_gap_ms"),
     ("latency", "latency_ms"),
 )
 _COLUMNS = ("mean", "p50", "p95", "p99", "max")

@@ -152,7 +152,7 @@ def best_decode(
         )
         if path_s < best_s:
             best, best_s = i, path_s
-            for k in range(SIZES):  # no slice: that may allocate
+            for k in range(SIZES):
                 counts[k] = tried[k]
     return best, best_s
 

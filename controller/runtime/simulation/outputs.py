@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from controller.errors import UserError
 from controller.runtime.files import replace_file
 
@@ -69,6 +67,8 @@ def _replace_files(source: Path, target: Path) -> None:
 
 def write_table(folder: Path, name: str, columns: dict[str, Any], file_format: str) -> None:
     """`name`.parquet or `name`.csv."""
+    import pandas as pd  # a third of the start of a run that writes nothing
+
     frame = pd.DataFrame(columns)
     path = folder / f"{name}.{file_format}"
     if file_format == "csv":

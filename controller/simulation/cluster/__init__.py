@@ -40,6 +40,8 @@ woken. Blocks for growing decodes are taken when the run ends or somebody looks 
 give every gap exactly, afterwards (gaps.py).
 """
 
+from controller.simulation.cluster.events import ClusterEvent, EventKind
+from controller.simulation.cluster.observe import Observation
 from controller.simulation.cluster.result import SimResult
 from controller.simulation.cluster.simulate import Simulation, simulate
 from controller.simulation.cluster.spec import (
@@ -52,7 +54,10 @@ from controller.simulation.cluster.spec import (
 )
 
 __all__ = [
+    "ClusterEvent",
     "ClusterSpec",
+    "EventKind",
+    "Observation",
     "SimOptions",
     "SimResult",
     "Simulation",

@@ -12,7 +12,7 @@ from typing import Any
 from controller.simulation.cluster.blocks import take, worker_blocks
 from controller.simulation.cluster.chunks import capped
 from controller.simulation.cluster.compiled import kernel
-from controller.simulation.cluster.links import cut_steps, start_pull
+from controller.simulation.cluster.links import cut_steps, start_pull, start_read
 from controller.simulation.cluster.lists import (
     append_prefill,
     append_running,
@@ -81,6 +81,9 @@ def admit_waiting(s: State, w: int, now_s: float) -> None:
         if q.pull_pending:
             if not _admit_pull(s, w, r, found, pieces, unused, now_s):
                 return
+        elif q.reads > found * worker.block_size:
+            if not _admit_read(s, w, r, found, pieces, unused, now_s):
+                return
         elif not _admit_prefill(s, w, r, found, pieces, unused, now_s):
             return
 
@@ -120,8 +123,11 @@ def _admit_prefill(
     room = q.target if worker.reserve_prompt else history + tokens
     if not _fits(worker, worker_blocks(worker, room) - found + unused):
         # With fewer hits a chunk that the budget cuts short ends earlier: it may fit then.
-        worker.recheck = 1 if unused > 0 and history + tokens < q.target else 0
+        # Or what was found has to be read instead.
+        cut = history + tokens < q.target
+        worker.recheck = 1 if unused > 0 and (cut or q.reads > 0) else 0
         return False
+    q.reads = 0
     _enter(s, w, r, found, pieces, history + tokens)
     append_running(s.req, worker, r)
     append_prefill(s.req, worker, r)
@@ -140,6 +146,21 @@ def add_chunk(worker: Any, q: Any, tokens: int) -> None:
     worker.budget -= tokens
     worker.chunk += tokens
     worker.pairs += tokens * (q.computed + 0.5 * tokens)
+
+
+@kernel
+def _admit_read(
+    s: State, w: int, r: int, found: int, pieces: int, unused: int, now_s: float
+) -> bool:
+    """Room for the history; what the prefix cache lacks of it is read before computing."""
+    worker, q = s.wrk[w], s.req[r]
+    room = q.target if worker.reserve_prompt else q.reads
+    if not _fits(worker, worker_blocks(worker, room) - found + unused):
+        return False
+    _enter(s, w, r, found, pieces, q.reads)
+    q.hit_tokens = q.computed
+    start_read(s, w, r, q.reads - q.computed, now_s)
+    return True
 
 
 @kernel

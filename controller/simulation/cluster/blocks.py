@@ -22,6 +22,7 @@ from controller.simulation.cluster.state import (
     HOLDS_LEFT,
     REF_FREE,
     REFS_LEFT,
+    SHARED_SEGMENTS,
     State,
 )
 
@@ -33,6 +34,25 @@ def bucket_of(segment: int, w: int, buckets: int) -> int:
     """Where the prefix table lists the holdings of a segment on a worker."""
     mixed = segment * -7046029254386353131 + w * -4417276706812531889
     return int((mixed >> 33) & (buckets - 1))
+
+
+@kernel
+def front_word(segment: int, blocks: int) -> int:
+    """How `front` remembers that a worker holds the leading `blocks` of a shared segment.
+
+    Row: the last bits of the segment. Another segment with these takes its place.
+    """
+    return segment << 32 | blocks
+
+
+@kernel
+def changed(s: State, segment: int, w: int) -> None:
+    """Worker w holds other blocks of a segment than before: look again."""
+    if segment >= s.ctl[SHARED_SEGMENTS]:
+        return
+    row = segment & (s.front.shape[0] - 1)
+    if s.front[row, w] >> 32 == segment:
+        s.front[row, w] = -1
 
 
 @kernel
@@ -121,11 +141,13 @@ def take(s: State, w: int, count: int) -> None:
         size = s.hold[h].high - s.hold[h].low
         if size > count:
             s.hold[h].high -= count
+            if s.hold[h].segment != PRIVATE:
+                changed(s, s.hold[h].segment, w)
             return
         count -= size
         remove_free(s, w, h)
         if s.hold[h].segment != PRIVATE:
-            _forget(s, h)
+            forget(s, h)
         drop_holding(s, h)
 
 
@@ -134,6 +156,7 @@ def list_holding(s: State, h: int) -> None:
     """Offer a holding in the prefix table, behind all that were registered earlier."""
     holding = s.hold[h]
     s.live[holding.segment] += 1
+    changed(s, holding.segment, holding.worker)
     b = bucket_of(holding.segment, holding.worker, s.bucket.size)
     at = s.bucket[b]
     if at < 0:
@@ -164,10 +187,11 @@ def relist(old: Any, new: Any, hold: Any) -> None:
 
 
 @kernel
-def _forget(s: State, h: int) -> None:
+def forget(s: State, h: int) -> None:
     """Take a holding out of the prefix table."""
     holding = s.hold[h]
     s.live[holding.segment] -= 1
+    changed(s, holding.segment, holding.worker)
     b = bucket_of(holding.segment, holding.worker, s.bucket.size)
     at = s.bucket[b]
     if at == h:

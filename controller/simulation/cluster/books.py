@@ -99,6 +99,9 @@ def flying_s(s: State, w: int, now_s: float) -> float:
 def add_sample(s: State, w: int, r: int, ttft_s: float) -> None:
     """A TTFT as the router saw it, at the prefill's end."""
     worker = s.wrk[w]
+    if s.req[r].sampled >= 0:
+        _drop_sample(s, r)  # of a prefill that was lost afterwards
+    s.req[r].sampled = w
     s.req[r].sample_s, s.req[r].sample_next = ttft_s, -1
     if worker.sample_tail >= 0 and worker.samples > 0:
         s.req[worker.sample_tail].sample_next = r
@@ -110,6 +113,23 @@ def add_sample(s: State, w: int, r: int, ttft_s: float) -> None:
 
 
 @kernel
+def _drop_sample(s: State, r: int) -> None:
+    """Take a request's sample out of its window, wherever it stands: rare, so it is searched."""
+    worker = s.wrk[s.req[r].sampled]
+    before, at = -1, worker.sample_head
+    while at != r:
+        before, at = at, s.req[at].sample_next
+    if before < 0:
+        worker.sample_head = s.req[r].sample_next
+    else:
+        s.req[before].sample_next = s.req[r].sample_next
+    if worker.sample_tail == r:
+        worker.sample_tail = before
+    worker.samples -= 1
+    worker.sample_sum_s -= s.req[r].sample_s
+
+
+@kernel
 def ttft_window_s(s: State, w: int, now_s: float) -> float:
     """Mean over the window; when it is empty, the age of the oldest prefill; NaN without one."""
     worker = s.wrk[w]
@@ -118,6 +138,7 @@ def ttft_window_s(s: State, w: int, now_s: float) -> float:
         if s.req[r].prefilled_s > now_s - s.par[WINDOW_S]:
             break
         worker.sample_sum_s -= s.req[r].sample_s
+        s.req[r].sampled = -1
         worker.sample_head = s.req[r].sample_next
         worker.samples -= 1
     if worker.samples > 0:

@@ -6,6 +6,7 @@ Owns: filling the arrays. Does not own: their meaning (state.py).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,22 +17,26 @@ from controller.routing.kernels.algorithm_2 import ROOM
 from controller.routing.kernels.orderings import ORDERINGS
 from controller.simulation.cluster import state as at
 from controller.simulation.cluster.blocks import relist
-from controller.simulation.cluster.clock import NEVER
+from controller.simulation.cluster.clock import NEVER, instant
+from controller.simulation.cluster.events import CODES, ClusterEvent
 from controller.simulation.cluster.heaps import WIDTH
 from controller.simulation.cluster.placement import PLACEMENTS, READ_WINDOWS
 from controller.simulation.cluster.prefixes import Segments, segments
 from controller.simulation.cluster.spec import (
     BINDINGS,
+    TRANSFERS,
     ClusterSpec,
     SimOptions,
     SimulationError,
 )
 from controller.simulation.workloads.workload import Workload
+from controller.types import RoutingParams
 
 _FIRST_POOL = 1 << 14
 _FIRST_LOG = 1 << 16
 _MOST_TOKENS = 1 << 28
 _LATEST_S = 1e8
+_FIRST_NEWS = 64
 
 
 def build(workload: Workload, cluster: ClusterSpec, options: SimOptions) -> at.State:
@@ -43,7 +48,6 @@ def build(workload: Workload, cluster: ClusterSpec, options: SimOptions) -> at.S
     wrk, mem = _workers(cluster, options)
     data, bounds = _tables(cluster)
     batches = max(engine.max_num_seqs for engine in cluster.engines) + 1
-    followers = int((workload.after >= 0).sum())
     s = at.State(
         req=_requests(workload, options),
         wrk=wrk,
@@ -51,6 +55,9 @@ def build(workload: Workload, cluster: ClusterSpec, options: SimOptions) -> at.S
         ref=records(at.REFERENCE, 0),
         log=records(at.STEPS, _FIRST_LOG),
         stint=records(at.STINT, 0),
+        orphan=records(at.ORPHAN, 0),
+        event=records(at.EVENT, 0),
+        news=records(at.NEWS, workers * _FIRST_NEWS),
         ctl=_scalars(workload, cluster, options, cut),
         par=_parameters(options),
         mem=mem,
@@ -58,19 +65,20 @@ def build(workload: Workload, cluster: ClusterSpec, options: SimOptions) -> at.S
         heap=np.zeros(workers, np.int32),
         slot=np.full(workers, -1, np.int32),
         ready=np.zeros(workers, np.int32),
-        later_key=np.zeros(followers + 1, np.int64),
-        later_row=np.zeros(followers + 1, np.int32),
+        later_key=np.zeros(len(workload) + 1, np.int64),
+        later_row=np.zeros(len(workload) + 1, np.int32),
         own=np.flatnonzero(workload.after < 0).astype(np.int32),
         books=np.zeros((at.BOOKS, workers)),
         seen=np.zeros((at.SEEN, workers), np.int64),
         pool=_pools(cluster),
         scratch=np.zeros(_scratch_size(workload, cluster), np.int64),
-        estimate=np.zeros((4, max(1, len(cluster.prefill)))),
+        estimate=np.zeros((4, workers)),
         bound=np.full(int(workload.session.max()) + 1, -1, np.int32),
         live=np.zeros(cut.shared + int(workload.stream.max()) + 1, np.int32),
         path_start=cut.start,
         path=cut.path.astype(np.int32),
         bucket=np.full(1, -1, np.int32),
+        front=np.full((_front_rows(cut), workers), -1),
         data=data,
         bounds=bounds,
         line=_no_lines(len(cluster.costs), batches),
@@ -80,7 +88,22 @@ def build(workload: Workload, cluster: ClusterSpec, options: SimOptions) -> at.S
     s.put("stint", records(at.STINT, _FIRST_POOL + 2 * margin(s)))
     s.ctl[at.BATCHES] = batches
     _empty_caches(s)
+    set_params(s, options.params)
+    add_events(s, cluster.events)
     return s
+
+
+def add_events(s: at.State, events: Sequence[ClusterEvent]) -> None:
+    """Events to come, beside those that are left."""
+    left = s.event[s.ctl[at.NEXT_EVENT] :]
+    new = records(at.EVENT, len(events))
+    for row, event in zip(new, events, strict=True):
+        row.at, row.worker, row.kind = instant(event.at_s), event.worker, CODES[event.kind]
+    both = np.concatenate([left, new])
+    order = np.argsort(both["at"], kind="stable")
+    s.put("event", both[order].view(np.recarray))
+    s.ctl[at.NEXT_EVENT] = 0
+    s.ctl[at.EVENT_AT] = s.event[0].at if len(s.event) else NEVER
 
 
 def margin(s: at.State) -> int:
@@ -114,6 +137,26 @@ def grow_references(s: at.State, count: int) -> None:
     s.ctl[at.REF_FREE] = _chain(ref, len(s.ref), int(s.ctl[at.REF_FREE]))
     s.ctl[at.REFS_LEFT] += count
     s.put("ref", ref)
+
+
+def grow_orphans(s: at.State, count: int) -> None:
+    """Room for `count` more orphans."""
+    pool = _longer(s.orphan, count)
+    s.ctl[at.ORPHAN_FREE] = _chain(pool, len(s.orphan), int(s.ctl[at.ORPHAN_FREE]))
+    s.ctl[at.ORPHANS_LEFT] += count
+    s.put("orphan", pool)
+
+
+def grow_news(s: at.State) -> None:
+    """Twice the room for reports under way; each ring begins anew at its first one."""
+    room, workers = int(s.ctl[at.NEWS_ROOM]), len(s.wrk)
+    old = s.news.reshape(workers, room)
+    turned = (s.wrk["news_first"][:, None] + np.arange(room)) % room
+    news = records(at.NEWS, 2 * room * workers).reshape(workers, 2 * room)
+    news[:, :room] = np.take_along_axis(old, turned, axis=1)
+    s.wrk["news_first"] = 0
+    s.put("news", news.reshape(-1))
+    s.ctl[at.NEWS_ROOM], s.ctl[at.NEWS_FULL] = 2 * room, 0
 
 
 def grow_log(s: at.State) -> None:
@@ -159,6 +202,7 @@ def _requests(workload: Workload, options: SimOptions) -> Any:
         "reason",
         "refs",
         "pin_refs",
+        "sampled",
         "stints",
     ):
         req[name] = -1
@@ -191,7 +235,8 @@ def _workers(cluster: ClusterSpec, options: SimOptions) -> tuple[Any, Any]:
             raise SimulationError("engine: async_scheduling is not simulated yet; set it to False")
         row = wrk[i]
         row.role = at.PREFILLS if i < len(cluster.prefill) else at.DECODES
-        row.life = at.LIVE
+        row.life = at.LIVE if worker.present else at.DEAD
+        row.cold_start_s, row.lease_s = spec.cold_start_s, spec.kv_lease_s
         row.table = worker.costs
         row.block_size, row.num_blocks = spec.block_size, spec.num_blocks
         row.max_tokens, row.max_seqs = spec.max_num_batched_tokens, spec.max_num_seqs
@@ -224,9 +269,12 @@ def _no_lines(tables: int, batches: int) -> Any:
 def _scalars(workload: Workload, cluster: ClusterSpec, options: SimOptions, cut: Segments) -> Any:
     ctl = np.zeros(at.CTL, np.int64)
     rule = PLACEMENTS[options.placement]
-    ctl[at.HOLD_FREE] = ctl[at.REF_FREE] = -1
-    ctl[at.PREFILL_POOL] = len(cluster.prefill)
-    ctl[at.DECODE_POOL] = len(cluster.decode)
+    ctl[at.HOLD_FREE] = ctl[at.REF_FREE] = ctl[at.ORPHAN_FREE] = -1
+    ctl[at.PREFILL_POOL] = sum(worker.present for worker in cluster.prefill)
+    ctl[at.DECODE_POOL] = sum(worker.present for worker in cluster.decode)
+    ctl[at.MIGRATION_LIMIT] = options.migration_limit
+    ctl[at.DELAY], ctl[at.NEWS_ROOM] = instant(options.report_delay_s), _FIRST_NEWS
+    ctl[at.HISTORY_READ] = TRANSFERS[options.transfer]
     ctl[at.SHARED_SEGMENTS] = cut.shared
     ctl[at.BLOCK_TOKENS] = workload.block_tokens
     ctl[at.PLACEMENT] = rule
@@ -246,18 +294,23 @@ def _parameters(options: SimOptions) -> Any:
     par = np.zeros(at.PAR)
     par[at.TTFT_LIMIT_S] = options.slo.ttft_ms / 1e3
     par[at.ITL_LIMIT_S] = options.slo.itl_ms / 1e3
-    par[at.ALPHA], par[at.BETA] = options.params.alpha, options.params.beta
-    par[at.WINDOW_S] = options.params.window_s
     par[at.REPORT_DELAY_S] = options.report_delay_s
     par[at.LATE_SHARE], par[at.MAX_WAIT_S] = options.late_share, options.max_wait_s
     par[at.COST_CV], par[at.GUARD] = options.expected_error, options.itl_guard
     return par
 
 
+def set_params(s: at.State, params: RoutingParams) -> None:
+    """The router's parameters from now on."""
+    s.par[at.ALPHA], s.par[at.BETA], s.par[at.WINDOW_S] = params.alpha, params.beta, params.window_s
+
+
 def _pools(cluster: ClusterSpec) -> Any:
     pool = np.zeros((2, len(cluster.workers)), np.int32)
-    pool[0, : len(cluster.prefill)] = np.arange(len(cluster.prefill))
-    pool[1, : len(cluster.decode)] = len(cluster.prefill) + np.arange(len(cluster.decode))
+    present = np.array([worker.present for worker in cluster.workers])
+    for side, low, high in ((0, 0, len(cluster.prefill)), (1, len(cluster.prefill), len(present))):
+        live = low + np.flatnonzero(present[low:high])
+        pool[side, : len(live)] = live
     return pool
 
 
@@ -266,6 +319,11 @@ def _scratch_size(workload: Workload, cluster: ClusterSpec) -> int:
     smallest = min(engine.block_size for engine in cluster.engines)
     longest = int((workload.prompt_tokens + workload.output_tokens).max())
     return max(3 * (longest // smallest + 2), len(cluster.workers), ROOM)
+
+
+def _front_rows(cut: Segments) -> int:
+    """A power of two: one row a shared segment, while that is not much memory."""
+    return 1 << min(12, max(0, cut.shared - 1).bit_length())
 
 
 def _check_range(workload: Workload) -> None:

@@ -22,6 +22,11 @@ def key(at_s: float) -> int:
     return int(at_s * 1e9 + 0.5)
 
 
+def instant(at_s: float) -> int:
+    """The same for Python; NEVER for infinity."""
+    return NEVER if math.isinf(at_s) else int(at_s * 1e9 + 0.5)
+
+
 @kernel
 def steps_s(first_s: float, slope_s: float, n: int) -> float:
     """Time of n steps of which the j-th takes first + slope*(j-1)."""

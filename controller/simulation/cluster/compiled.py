@@ -40,20 +40,21 @@ from numba.np.numpy_support import from_dtype
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
-_OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "_nrt": False}
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
 njit: Any = _njit  # its options for kernels are not in its stubs
 _WORDS = 3  # of the table, per array: address, and two lengths
 
 
 def kernel(function: Kernel) -> Kernel:
     """For kernels to call: compiled when the first caller is, once for all widths of integers."""
+    # Its code is in the caller's: a cache entry of its own would only be read and written.
     compiled = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **_OPTIONS)(function)
     return cast(Kernel, _widened(compiled))
 
 
 def entry(function: Kernel) -> Kernel:
     """For Python to call: compiled at the first call, or loaded if an earlier process did that."""
-    return cast(Kernel, njit(**_OPTIONS)(function))
+    return cast(Kernel, njit(cache=True, **_OPTIONS)(function))
 
 
 def _widened(compiled: Any) -> Any:

@@ -17,11 +17,12 @@ from controller.simulation.cluster.chunks import capped
 from controller.simulation.cluster.clock import NEVER, key, steps_s, steps_until
 from controller.simulation.cluster.compiled import kernel
 from controller.simulation.cluster.decodes import first_growth, steps_with_room
+from controller.simulation.cluster.drain import through_at
 from controller.simulation.cluster.explicit import compose_one_by_one
 from controller.simulation.cluster.heaps import schedule
-from controller.simulation.cluster.links import join_pulled, settle_pins
+from controller.simulation.cluster.links import join_pulled, next_release, settle_pins
 from controller.simulation.cluster.report import report
-from controller.simulation.cluster.state import BATCHES, DEAD, State
+from controller.simulation.cluster.state import BATCHES, DRAINING, STARTING, State
 
 MOST_STEPS = 1 << 40
 
@@ -30,7 +31,7 @@ MOST_STEPS = 1 << 40
 def compose(s: State, w: int, now_s: float) -> None:
     """Compose and start the worker's next steps; without any it waits for an event."""
     worker = s.wrk[w]
-    if worker.life == DEAD:
+    if worker.life >= STARTING:
         return
     instant = key(now_s)
     settle_pins(s, w, instant)
@@ -178,8 +179,8 @@ def _plan_steps(s: State, worker: Any) -> None:
     worker.n = max(1, steps_with_room(s, worker, n))
     if worker.pull_head >= 0:
         worker.n = steps_until(worker, key(s.req[worker.pull_head].pulled_s))
-    if worker.waiting > 0 and worker.pin_head >= 0:
-        worker.n = steps_until(worker, key(s.req[worker.pin_head].release_s))
+    if worker.waiting > 0 and (worker.pin_head >= 0 or worker.orphan_head >= 0):
+        worker.n = steps_until(worker, next_release(s, worker))
 
 
 @kernel
@@ -202,6 +203,8 @@ def _rest(s: State, w: int) -> None:
     at = NEVER
     if worker.pull_head >= 0:
         at = key(s.req[worker.pull_head].pulled_s)
-    if worker.pin_head >= 0 and (worker.waiting > 0 or worker.running > 0):
-        at = min(at, key(s.req[worker.pin_head].release_s))
+    if worker.waiting > 0 or worker.running > 0:
+        at = min(at, next_release(s, worker))
+    if worker.life == DRAINING:
+        at = min(at, through_at(s, w))
     schedule(s, w, at)

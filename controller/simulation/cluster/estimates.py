@@ -20,11 +20,12 @@ from controller.simulation.cluster.clock import key, steps_until
 from controller.simulation.cluster.compiled import kernel
 from controller.simulation.cluster.decodes import grow_to
 from controller.simulation.cluster.links import settle_pulled
-from controller.simulation.cluster.prefix import hits
+from controller.simulation.cluster.prefix import hits, hits_along, path_of
 from controller.simulation.cluster.state import (
     BATCH,
     CONTEXT,
     FLY_S,
+    HISTORY_READ,
     LOCAL_UNTIL_S,
     PREFILL_POOL,
     SINCE_S,
@@ -61,6 +62,12 @@ def prefill_time_s(s: State, w: int, r: int, cached: int) -> float:
 
 
 @kernel
+def read_time_s(s: State, w: int, r: int, tokens: int) -> float:
+    """Reading history KV into prefill worker w, alone on the link (t_kv of Eq. 2, way in)."""
+    return transfer_s(unpack(s.data, s.bounds[s.wrk[w].table]), float(tokens)) * s.req[r].error
+
+
+@kernel
 def queued_s(s: State, w: int, now_s: float) -> float:
     """What waits at the router for prefill worker w, and what flies."""
     return queue_s(s.books[WAIT_S, w], s.books[FLY_S, w], s.books[SINCE_S, w], now_s)
@@ -74,16 +81,32 @@ def local_s(s: State, w: int, r: int, history: int, now_s: float) -> float:
 
 @kernel
 def remote_estimates(s: State, r: int, history: int, now_s: float) -> None:
-    """Eq. 2 for every live prefill worker, into `estimate`, with own time and hits beside it."""
+    """Eq. 2 for every live prefill worker, into `estimate`, with own time and hits beside it.
+
+    Workers are mostly alike: what depends on their kind alone is kept from one to the next.
+    """
     q = s.req[r]
     count = s.ctl[PREFILL_POOL]
     plain_table, plain_s = -1, 0.0
+    hit_table, hit_cached, hit_s = -1, 0, 0.0
+    size, limit, a, b, per_id, known = 0, 0, 0, 0, 1, 0
     for i in range(count):
         w = s.pool[0, i]
         worker = s.wrk[w]
-        cached = hits(s, w, r, (q.ask - 1) // worker.block_size) * worker.block_size
-        if cached > 0:
-            own_s = prefill_time_s(s, w, r, cached)
+        if worker.block_size != size:
+            size = int(worker.block_size)
+            limit = (q.ask - 1) // size
+            a, b, per_id, known = path_of(s, r, size)
+        cached = 0
+        if worker.prefix_cache:
+            cached = hits_along(s, w, r, limit, a, b, per_id, known) * size
+        if s.ctl[HISTORY_READ] and history > cached:
+            own_s = prefill_time_s(s, w, r, history) + read_time_s(s, w, r, history - cached)
+        elif cached > 0:
+            if worker.table != hit_table or cached != hit_cached:
+                hit_table, hit_cached = worker.table, cached
+                hit_s = prefill_time_s(s, w, r, cached)
+            own_s = hit_s
         else:
             if worker.table != plain_table:
                 plain_table, plain_s = worker.table, prefill_time_s(s, w, r, 0)

@@ -14,11 +14,15 @@ from controller.simulation.cluster.admit import make_ready
 from controller.simulation.cluster.clock import NEVER, key
 from controller.simulation.cluster.compiled import entry, kernel
 from controller.simulation.cluster.compose import compose
+from controller.simulation.cluster.drain import through_at
 from controller.simulation.cluster.heaps import pop_later, schedule
+from controller.simulation.cluster.lifecycle import cluster_event, come_up, leave
 from controller.simulation.cluster.router import arrive
 from controller.simulation.cluster.state import (
     CLOCK,
     DONE,
+    DRAINING,
+    EVENT_AT,
     EVENTS_DONE,
     HOLDS_LEFT,
     KEEP_LOG,
@@ -26,12 +30,18 @@ from controller.simulation.cluster.state import (
     LOG_USED,
     NEED_HOLDINGS,
     NEED_LOG,
+    NEED_NEWS,
+    NEED_ORPHANS,
     NEED_REFERENCES,
     NEED_STINTS,
+    NEWS_FULL,
     NEXT_OWN,
+    OPEN,
+    ORPHANS_LEFT,
     PAUSED,
     READY,
     REFS_LEFT,
+    STARTING,
     STINT_USED,
     WORKERS_DUE,
     State,
@@ -59,7 +69,9 @@ def run(s: State, until: int, margin: int) -> int:
             return PAUSED
         s.ctl[CLOCK] = at
         s.ctl[EVENTS_DONE] += 1
-        if s.ctl[WORKERS_DUE] > 0 and s.due[s.heap[0]] == at:
+        if s.ctl[EVENT_AT] == at:
+            cluster_event(s)
+        elif s.ctl[WORKERS_DUE] > 0 and s.due[s.heap[0]] == at:
             _worker_event(s, s.heap[0])
         else:
             _arrival(s, at)
@@ -75,14 +87,22 @@ def _lack(s: State, margin: int) -> int:
         return NEED_LOG
     if s.ctl[STINT_USED] + margin > s.stint.size:
         return NEED_STINTS
-    return DONE
+    return _lack_of_events(s)
+
+
+@kernel
+def _lack_of_events(s: State) -> int:
+    """The same for pools that only failures or delayed reports need."""
+    if s.ctl[EVENT_AT] != NEVER and s.ctl[ORPHANS_LEFT] < s.ctl[OPEN]:
+        return NEED_ORPHANS
+    return NEED_NEWS if s.ctl[NEWS_FULL] else DONE
 
 
 @kernel
 def _next_instant(s: State) -> int:
-    at = NEVER
+    at = s.ctl[EVENT_AT]
     if s.ctl[WORKERS_DUE] > 0:
-        at = s.due[s.heap[0]]
+        at = min(at, s.due[s.heap[0]])
     if s.ctl[NEXT_OWN] < s.own.size:
         at = min(at, key(s.req[s.own[s.ctl[NEXT_OWN]]].arrival_s))
     if s.ctl[LATER] > 0:
@@ -96,6 +116,10 @@ def _worker_event(s: State, w: int) -> None:
     if worker.busy:
         schedule(s, w, NEVER)
         end_steps(s, w)
+    elif worker.life == STARTING:
+        come_up(s, w)
+    elif worker.life == DRAINING and through_at(s, w) <= s.ctl[CLOCK]:
+        leave(s, w)
     else:
         instant = s.ctl[CLOCK]
         now_s = instant * 1e-9

@@ -16,6 +16,7 @@ from controller.routing.kernels.reasons import (
     BELOW_THRESHOLD,
     KV_COST,
     LOCAL,
+    PREFILL_FAILED,
     PREFILL_POOL_EMPTY,
 )
 from controller.simulation.cluster.blocks import worker_blocks
@@ -78,9 +79,7 @@ def place(s: State, r: int, fresh: bool, now_s: float) -> tuple[int, int, int]:
     count = s.ctl[PREFILL_POOL]
     if count == 0 or rule == ALWAYS_LOCAL_:
         q.reason = PREFILL_POOL_EMPTY if count == 0 else ALWAYS_LOCAL
-        history = history_tokens(s, q.decode_worker, r, now_s)
-        q.predicted_s = prefill_time_s(s, q.decode_worker, r, history)
-        return LOCAL, history, 0
+        return LOCAL, _locally(s, r, now_s), 0
     if rule == ROUND_ROBIN:
         i, q.reason = rules.round_robin(count, s.ctl[TURN])
         s.ctl[TURN] += 1
@@ -99,6 +98,23 @@ def place(s: State, r: int, fresh: bool, now_s: float) -> tuple[int, int, int]:
             q.predicted_s = prefill_time_s(s, q.decode_worker, r, history)
         return LOCAL, history, 0
     return int(s.pool[0, i]), history, int(s.estimate[CACHED, i])
+
+
+@kernel
+def place_at_last(s: State, r: int, now_s: float) -> int:
+    """Locally, because its prefill workers were lost; returns the history there."""
+    q = s.req[r]
+    q.chunk_cap, q.plan = s.ctl[LOCAL_CHUNK], 0
+    q.reason = PREFILL_FAILED
+    return _locally(s, r, now_s)
+
+
+@kernel
+def _locally(s: State, r: int, now_s: float) -> int:
+    q = s.req[r]
+    history = history_tokens(s, q.decode_worker, r, now_s)
+    q.predicted_s = prefill_time_s(s, q.decode_worker, r, history)
+    return int(history)
 
 
 @kernel

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from controller.simulation.cluster.blocks import (
     bucket_of,
+    changed,
+    front_word,
     list_holding,
     new_holding,
     refer,
@@ -73,23 +75,51 @@ def _cover(s: State, w: int, segment: int, block: int) -> tuple[int, int]:
 
 
 @kernel
+def _front(s: State, segment: int, w: int) -> int:
+    """How many leading blocks of a shared segment worker w's cache holds."""
+    row = segment & (s.front.shape[0] - 1)
+    word = s.front[row, w]
+    if word >> 32 == segment:
+        return int(word & 0xFFFFFFFF)
+    blocks = 0
+    while True:
+        h, stop = _cover(s, w, segment, blocks)
+        if h < 0:
+            break
+        blocks = stop
+    s.front[row, w] = front_word(segment, blocks)
+    return blocks
+
+
+@kernel
 def hits(s: State, w: int, r: int, limit: int) -> int:
     """How many of the first `limit` blocks of the prompt worker w's cache holds."""
     if not s.wrk[w].prefix_cache:
         return 0
     a, b, per_id, known = path_of(s, r, s.wrk[w].block_size)
+    return hits_along(s, w, r, limit, a, b, per_id, known)
+
+
+@kernel
+def hits_along(
+    s: State, w: int, r: int, limit: int, a: int, b: int, per_id: int, known: int
+) -> int:
+    """`hits` where the path in the worker's blocks is known, and that it has a cache."""
     at = 0
     for k in range(a, b + 1):
         segment, first, end = span(s, r, k, a, b, per_id, known)
         if s.live[segment] == 0 and end > at:
             return at
         end = min(end, limit)
-        origin = _origin(first, k, b)
+        if k < b and at < end:
+            at = min(first + _front(s, segment, w), end)
+            if at < end:
+                return at
         while at < end:
-            h, stop = _cover(s, w, segment, at - origin)
+            h, stop = _cover(s, w, segment, at)
             if h < 0:
                 return at
-            at = min(stop + origin, end)
+            at = min(stop, end)
     return at
 
 
@@ -171,6 +201,7 @@ def _register_run(s: State, w: int, r: int, segment: int, low: int, high: int) -
         if grows and s.ref[node].high == low and _copies(s, w, segment) == 1:
             holding.high = high
             s.ref[node].high = high
+            changed(s, segment, w)
             return
     h = new_holding(s, segment, w, low, high)
     s.hold[h].users = 1

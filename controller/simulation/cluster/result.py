@@ -56,6 +56,10 @@ class SimResult:
     """Prompt tokens found in the prefix cache where the prefill ran."""
     pulled_tokens: IntArray
     """Prompt tokens whose KV was transferred."""
+    read_tokens: IntArray
+    """History tokens whose KV the prefill worker read from the decode worker."""
+    migrations: IntArray
+    """How often the stream went on elsewhere; times and workers above are those of its last leg."""
     counters: dict[str, IntArray] = field(default_factory=dict)
     """Of each worker, shape (workers,): preemptions, hit_tokens, query_tokens, prompt_tokens,
     output_tokens, compositions."""
@@ -128,7 +132,7 @@ def collect(
         queued_s=_times(req["queued_s"], req["place"] >= 0),
         sent_s=_times(req["sent_s"]),
         prefill_start_s=_times(req["started_s"]),
-        prefill_end_s=_times(req["prefilled_s"]),
+        prefill_end_s=_times(req["prefilled_s"], req["place"] != at.LOCAL),
         pulled_s=_times(req["pulled_s"]),
         first_token_s=_times(req["first_s"]),
         finish_s=_times(req["finish_s"], served),
@@ -138,6 +142,8 @@ def collect(
         decode_worker=req["decode_worker"].astype(np.int64),
         hit_tokens=req["hit_tokens"].astype(np.int64),
         pulled_tokens=np.where(req["pulled_s"] >= 0, req["pulled_tokens"], 0).astype(np.int64),
+        read_tokens=req["read_tokens"].astype(np.int64),
+        migrations=req["migrations"].astype(np.int64),
         counters={name: s.wrk[name].astype(np.int64) for name in _COUNTERS},
         busy_s=s.wrk["busy_s"].copy(),
         state=s if options.gaps else None,

@@ -13,6 +13,7 @@ from controller.routing.kernels.algorithm_2 import ROOM
 from controller.routing.kernels.binding import least_context
 from controller.routing.kernels.choice import look, send
 from controller.routing.kernels.draws import decision_draw
+from controller.routing.kernels.reasons import NO_DECODE_WORKER
 from controller.simulation.cluster.admit import add_request
 from controller.simulation.cluster.blocks import worker_blocks
 from controller.simulation.cluster.books import (
@@ -26,15 +27,20 @@ from controller.simulation.cluster.books import (
 )
 from controller.simulation.cluster.clock import key
 from controller.simulation.cluster.compiled import kernel
-from controller.simulation.cluster.estimates import prefill_time_s
+from controller.simulation.cluster.drain import unhold
+from controller.simulation.cluster.estimates import history_tokens, prefill_time_s
 from controller.simulation.cluster.heaps import push_later
+from controller.simulation.cluster.links import orphan
 from controller.simulation.cluster.ordering import ordering, prefill_due_s
-from controller.simulation.cluster.placement import place
+from controller.simulation.cluster.placement import place, place_at_last
+from controller.simulation.cluster.report import hear
 from controller.simulation.cluster.state import (
+    ADRIFT,
     AT_ROUTER,
     BINDING,
     BINDINGS,
     BOOKED,
+    CLOCK,
     DECODE_LEG,
     DECODE_POOL,
     DECODE_TURN,
@@ -42,6 +48,7 @@ from controller.simulation.cluster.state import (
     FAILED_,
     FLY_TOKENS,
     FLYING,
+    HISTORY_READ,
     LIVE,
     LOCAL,
     LOCAL_LEG,
@@ -58,12 +65,18 @@ from controller.simulation.cluster.state import (
 )
 
 LEAST_CONTEXT, ROUND_ROBIN = range(2)  # ctl[BINDING]
+PLACEMENTS = 2
+"""Prefill workers that may be tried for a leg; then its decode worker prefills."""
 
 
 @kernel
 def arrive(s: State, r: int) -> None:
-    """A request reaches the router."""
+    """A request reaches the router, for the first time or after the loss of a worker."""
     q = s.req[r]
+    if q.leg == ADRIFT:
+        q.leg = AT_ROUTER
+        dispatch(s, r, s.ctl[CLOCK] * 1e-9)
+        return
     s.ctl[OPEN] += 1
     q.ask = q.prompt
     q.leg = AT_ROUTER
@@ -76,28 +89,48 @@ def dispatch(s: State, r: int, now_s: float) -> None:
     q = s.req[r]
     known = s.bound[q.session]
     if not bind(s, r):
-        end(s, r, FAILED_, now_s)
+        q.reason = NO_DECODE_WORKER
+        refuse(s, r, now_s)
         return
     fresh = known != q.decode_worker
     if too_large(s, q.decode_worker, r):
-        end(s, r, REJECTED_, now_s)
+        refuse(s, r, now_s)
         return
     q.queued_s = now_s
-    w, history, cached = place(s, r, fresh, now_s)
+    _hear_for(s, q.decode_worker, fresh)
+    if q.tries < PLACEMENTS:
+        w, history, cached = place(s, r, fresh, now_s)
+    else:
+        w, history, cached = -1, place_at_last(s, r, now_s), 0
     q.pulled_tokens = q.ask - history  # expected; the pull knows better
     if w < 0:
+        if fresh and too_large(s, q.decode_worker, r):
+            refuse(s, r, now_s)  # the rule has moved it
+            return
         _send_local(s, r, history, now_s)
         return
     if worker_blocks(s.wrk[w], q.ask) > s.wrk[w].num_blocks:
-        end(s, r, REJECTED_, now_s)
+        refuse(s, r, now_s)
         return
     _hold(s, r)
     q.place, q.prefill_worker = REMOTE, w
+    if s.ctl[HISTORY_READ]:
+        cached = max(cached, history)
     q.uncached = q.ask - min(cached, q.ask - 1)
     q.predicted_s = prefill_time_s(s, w, r, cached)
     q.due_s = prefill_due_s(s, r, history, now_s)
     queue_up(s, w, r)
     pump(s, w, now_s)
+
+
+@kernel
+def _hear_for(s: State, w: int, fresh: bool) -> None:
+    """Reports that placement may read: of the decode worker, or of all while it may change."""
+    if fresh:
+        for i in range(s.ctl[DECODE_POOL]):
+            hear(s, s.pool[1, i])
+    else:
+        hear(s, w)
 
 
 @kernel
@@ -125,6 +158,7 @@ def bind(s: State, r: int) -> bool:
             s.ctl[BINDINGS] += 1
             context = s.scratch[:count]
             for i in range(count):
+                hear(s, s.pool[1, i])
                 context[i] = s.seen[BOOKED, s.pool[1, i]] + s.seen[MADE, s.pool[1, i]]
             chosen = least_context(context, draw)
         w = s.pool[1, chosen]
@@ -150,7 +184,7 @@ def _send_local(s: State, r: int, history: int, now_s: float) -> None:
     q.uncached = q.ask - history
     q.sent_s = now_s
     s.books[LOCAL_UNTIL_S, w] = max(s.books[LOCAL_UNTIL_S, w], now_s) + q.predicted_s
-    q.pull_pending = 0
+    q.pull_pending = q.reads = 0
     s.wrk[w].locals += 1
     add_request(s, w, r, LOCAL_LEG, q.output - (q.ask - q.prompt), now_s)
 
@@ -168,8 +202,11 @@ def pump(s: State, w: int, now_s: float) -> None:
         send(s.req, worker, rule, r, n, now_s, s.scratch[:ROOM])
         waited(s, w, r)
         fly(s, w, r, now_s)
-        s.req[r].sent_s = now_s
-        s.req[r].pull_pending = 0
+        q = s.req[r]
+        q.sent_s = now_s
+        q.pull_pending = q.reads = 0
+        if s.ctl[HISTORY_READ] and q.decode_worker >= 0:
+            q.reads = history_tokens(s, q.decode_worker, r, now_s)
         add_request(s, w, r, PREFILL_LEG, 1, now_s)
         if s.ctl[REJECT]:
             _reject_late(s, w, now_s)
@@ -182,17 +219,21 @@ def _reject_late(s: State, w: int, now_s: float) -> None:
     while worker.late_head >= 0:
         r = worker.late_head
         leave_queue(s, w, r)
-        s.seen[BOOKED, s.req[r].decode_worker] -= s.req[r].ask
-        s.wrk[s.req[r].decode_worker].bound -= 1
-        end(s, r, REJECTED_, now_s)
+        unhold(s, r)
+        refuse(s, r, now_s)
 
 
 @kernel
 def prefilled(s: State, w: int, r: int, now_s: float) -> None:
     """A prefill leg has ended on worker w: free its place, hand its KV over to the decode side."""
     q = s.req[r]
-    q.prefilled_s = now_s
     land(s, w, r, now_s)
+    if q.decode_worker < 0 and not _bind_late(s, r):
+        pump(s, w, now_s)
+        orphan(s, w, r, now_s)
+        refuse(s, r, now_s)
+        return
+    q.prefilled_s = now_s
     lacking = transfer_s(
         unpack(s.data, s.bounds[s.wrk[q.decode_worker].table]), float(q.pulled_tokens)
     )
@@ -205,10 +246,26 @@ def prefilled(s: State, w: int, r: int, now_s: float) -> None:
 @kernel
 def ended(s: State, r: int, now_s: float) -> None:
     """The last token is there."""
-    q = s.req[r]
-    s.seen[BOOKED, q.decode_worker] -= q.ask
-    s.wrk[q.decode_worker].bound -= 1
+    unhold(s, r)
     end(s, r, SERVED_, now_s)
+
+
+@kernel
+def _bind_late(s: State, r: int) -> bool:
+    """Its decode worker was lost during the prefill: another one, if it has room."""
+    if not bind(s, r):
+        s.req[r].reason = NO_DECODE_WORKER
+        return False
+    if too_large(s, s.req[r].decode_worker, r):
+        return False
+    _hold(s, r)
+    return True
+
+
+@kernel
+def refuse(s: State, r: int, now_s: float) -> None:
+    """Nobody can take it: a request is rejected, a stream that had a worker before has failed."""
+    end(s, r, FAILED_ if s.req[r].migrations > 0 else REJECTED_, now_s)
 
 
 @kernel

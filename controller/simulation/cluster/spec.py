@@ -8,6 +8,7 @@ Owns: the values and their checks. Does not own: workloads (../workloads), engin
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -15,11 +16,21 @@ from controller.costs.tables import StepTables
 from controller.engine.values import EngineSpec
 from controller.errors import UserError
 from controller.routing.kernels.orderings import MOST_WINDOW, ORDERINGS
+from controller.simulation.cluster.events import ClusterEvent
 from controller.simulation.cluster.placement import PLACEMENTS
 from controller.types import RoutingParams, Slo
 
 BINDINGS = {"least_context": 0, "round_robin": 1}
 """How a session without a decode worker gets one."""
+
+
+TRANSFERS = {"recompute": 0, "history_read": 1}
+"""What a prefill worker does about history that only the decode worker holds.
+
+`recompute`: computes it, as stock vLLM does: a remote prefill there has no handle for KV that
+lies on a decode worker, only its own prefix cache. `history_read` (AMPD): reads it over the link
+before it computes the increment. Back goes, in both, what the decode worker's prefix cache lacks.
+"""
 
 
 class SimulationError(UserError):
@@ -32,6 +43,8 @@ class Worker:
 
     engine: int = 0
     costs: int = 0
+    present: bool = True
+    """False: it is not there before it joins (events.py)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,6 +60,8 @@ class ClusterSpec:
     decode: tuple[Worker, ...]
     contention: bool = True
     """Whether transfers of one link wait for each other (links.py); False: each is alone."""
+    events: tuple[ClusterEvent, ...] = ()
+    """Failures and scale events; what happens at one time happens in the order given."""
 
     def __post_init__(self) -> None:
         if not self.decode:
@@ -56,11 +71,27 @@ class ClusterSpec:
                 raise SimulationError(f"cluster: a worker names engine {worker.engine}")
             if not 0 <= worker.costs < len(self.costs):
                 raise SimulationError(f"cluster: a worker names cost table {worker.costs}")
+        check_events(self.events, len(self.workers))
 
     @property
     def workers(self) -> tuple[Worker, ...]:
         """All workers by number."""
         return (*self.prefill, *self.decode)
+
+
+def code(name: str, value: str, known: Mapping[str, int]) -> int:
+    """The number of a named rule; SimulationError if there is none of that name."""
+    if value not in known:
+        raise SimulationError(f"{name} is {value!r}; known: {', '.join(known)}")
+    return known[value]
+
+
+def check_events(events: Iterable[ClusterEvent], workers: int) -> None:
+    """SimulationError for the first event that a cluster of so many workers cannot have."""
+    for event in events:
+        problem = event.problem(workers)
+        if problem:
+            raise SimulationError(f"cluster: event {event.kind.value!r} {problem}")
 
 
 def uniform_cluster(
@@ -79,6 +110,8 @@ class SimOptions:
     binding: str = "least_context"
     slo: Slo = field(default_factory=lambda: Slo(ttft_ms=1500.0, itl_ms=60.0))
     params: RoutingParams = field(default_factory=RoutingParams)
+    transfer: str = "recompute"
+    """One of TRANSFERS."""
     in_flight_steps: int = 2
     """Full steps that the router keeps in flight at a prefill worker (routing/inflight.py)."""
     ordering_window: int = 3
@@ -100,12 +133,16 @@ class SimOptions:
     seed: int = 0
     """Of the rules' own random numbers and of the cost error."""
     report_delay_s: float = 0.0
-    """Age of the step times in a decode worker's windowed ITL. Batch and context are those of its
-    last report, made when its batch changed; prefix hits are exact."""
+    """Age of what the router knows of decode workers: the step times in their windowed ITL, and
+    their batch and context, reported when the batch changes (report.py). Not delayed: the router's
+    own books (queues, prefills in flight, windowed TTFT, who is bound where), and prefix hits,
+    which it looks up where the cache is."""
     cost_error: float = 0.0
     """Standard deviation of the logarithm of a request's error factor on predicted times."""
     cost_bias: float = 1.0
     """Median of that factor."""
+    migration_limit: int = 0
+    """How often a stream may go on elsewhere when its decode worker fails (failures.py)."""
     until_s: float = math.inf
     """End of the run; what has not ended by then is unfinished."""
     gaps: bool = True
@@ -116,9 +153,9 @@ class SimOptions:
             ("placement", self.placement, PLACEMENTS),
             ("ordering", self.ordering, ORDERINGS),
             ("binding", self.binding, BINDINGS),
+            ("transfer", self.transfer, TRANSFERS),
         ):
-            if value not in known:
-                raise SimulationError(f"{name} is {value!r}; known: {', '.join(known)}")
+            code(name, value, known)
         if self.report_delay_s < 0 or self.cost_error < 0 or self.cost_bias <= 0:
             raise SimulationError(
                 "report_delay_s and cost_error must be at least 0, cost_bias above 0"
@@ -127,6 +164,8 @@ class SimOptions:
             raise SimulationError("local_chunk_tokens must be at least 0")
         if self.in_flight_steps < 1:
             raise SimulationError("in_flight_steps must be at least 1")
+        if self.migration_limit < 0:
+            raise SimulationError("migration_limit must be at least 0")
         self._check_ordering()
 
     def _check_ordering(self) -> None:
@@ -149,8 +188,9 @@ class Status(int, Enum):
 
     SERVED = 1
     REJECTED = 2
-    """It could not fit its workers even alone."""
+    """It could not fit its workers even alone, or there was no decode worker."""
     FAILED = 3
+    """A worker failed under it, and it could not go on elsewhere."""
     UNFINISHED = 4
     """Arrived before the end of the run, not ended by then."""
     NEVER_ISSUED = 5

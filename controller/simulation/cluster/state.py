@@ -56,6 +56,8 @@ REQUEST = np.dtype(
         ("target", "i4"),  # ask + generated when it was last admitted
         ("computed", "i4"),  # while it does not decode
         ("chunk", "i4"),  # prompt tokens in the running step
+        ("reads", "i4"),  # history that its prefill leg has still to read
+        ("read_tokens", "i4"),  # history KV that was moved to the prefill worker
         ("chunk_cap", "i4"),  # most prompt tokens in a step of a local prefill, 0 = no cap
         ("chunks_done", "i4"),  # since its last admission
         ("plan", "i8"),  # chunk schedule of a local prefill, see chunks.py
@@ -86,6 +88,10 @@ REQUEST = np.dtype(
         ("fly_prev", "i4"),
         ("sample_s", "f8"),  # TTFT as the router saw it
         ("sample_next", "i4"),
+        ("sampled", "i4"),  # prefill worker in whose window that is, -1
+        ("tries", "i4"),  # prefill workers that this leg has lost
+        ("migrations", "i4"),
+        ("reloaded", "i4"),  # a decode leg that lost its KV was tried once more
         # What it left on the prefill worker until the pull is over or the lease ends.
         ("release_s", "f8"),
         ("pin_next", "i4"),
@@ -118,6 +124,9 @@ WORKER = np.dtype(
         ("prefill_first", "i4"),
         ("reserve_prompt", "i4"),
         ("in_flight_tokens", "i8"),  # bound of the router
+        ("switching", "i4"),  # drains in order to start on the other side
+        ("cold_start_s", "f8"),
+        ("lease_s", "f8"),
         # The steps it is in: step j = 1..n takes first + slope*(j-1).
         ("busy", "i4"),
         ("ready", "i4"),
@@ -140,6 +149,8 @@ WORKER = np.dtype(
         ("context", "i8"),  # KV tokens the decodes hold
         ("made", "i8"),  # tokens the decodes have generated
         ("changed", "i4"),  # decodes came or went since the last report
+        ("news", "i4"),  # reports under way
+        ("news_first", "i4"),
         ("running", "i4"),
         ("run_head", "i4"),
         ("run_tail", "i4"),
@@ -163,6 +174,8 @@ WORKER = np.dtype(
         ("pull_tail", "i4"),
         ("pin_head", "i4"),
         ("pin_tail", "i4"),
+        ("orphan_head", "i4"),
+        ("orphan_tail", "i4"),
         ("preempting", "i4"),  # the running composition has preempted
         ("recheck", "i4"),  # who waits may fit once cached blocks of its prompt are evicted
         # Blocks.
@@ -248,6 +261,22 @@ STINT = np.dtype(
 )
 
 
+ORPHAN = np.dtype(
+    [
+        ("release_s", "f8"),  # end of the lease
+        ("refs", "i4"),
+        ("blocks", "i4"),
+        ("registered", "i4"),
+        ("next", "i4"),
+    ],
+    align=True,
+)
+
+NEWS = np.dtype([("at", "i8"), ("made", "i8"), ("batch", "i8"), ("context", "i8")], align=True)
+
+EVENT = np.dtype([("at", "i8"), ("worker", "i4"), ("kind", "i4")], align=True)
+
+
 class State(Bundle):
     """Everything that changes in a run, and the tables it reads."""
 
@@ -259,6 +288,9 @@ class State(Bundle):
             "ref": (REFERENCE, 1),  # grows
             "log": (STEPS, 1),  # grows
             "stint": (STINT, 1),  # grows
+            "orphan": (ORPHAN, 1),  # grows
+            "event": (EVENT, 1),  # (events,) cluster events to come, in order
+            "news": (NEWS, 1),  # (workers * room,) reports under way, a ring a worker
             "ctl": (np.int64, 1),  # scalars, places below
             "par": (np.float64, 1),  # parameters, places below
             "mem": (np.int64, 1),  # heaps of ends and residue counts of all workers
@@ -273,12 +305,13 @@ class State(Bundle):
             "seen": (np.int64, 2),  # (SEEN, workers) what it knows of workers
             "pool": (np.int32, 2),  # (2, workers) live prefill workers, live decode workers
             "scratch": (np.int64, 1),
-            "estimate": (np.float64, 2),  # (4, prefill workers)
+            "estimate": (np.float64, 2),  # (4, workers)
             "bound": (np.int32, 1),  # (sessions,) decode worker
             "live": (np.int32, 1),  # (segments,) holdings of each segment
             "path_start": (np.int64, 1),  # (n + 1,) of the first round of a stream
             "path": (np.int32, 2),  # (path, 2) segment, ids up to its end
             "bucket": (np.int32, 1),  # prefix table
+            "front": (np.int64, 2),  # (rows, workers) remembered look-ups, see blocks.front_word
             "data": (np.float64, 1),  # cost tables, packed
             "bounds": (np.int64, 2),  # (tables, fields + 1)
             "line": (np.float64, 2),  # (tables * batches, 4) a, c, from, until
@@ -311,7 +344,7 @@ REF_FREE = 7
 REFS_LEFT = 8
 LOG_USED = 9
 STINT_USED = 10
-PREFILL_POOL = 11
+PREFILL_POOL = 11  # live workers of each side, by role
 DECODE_POOL = 12
 SHARED_SEGMENTS = 14
 BLOCK_TOKENS = 15
@@ -335,7 +368,16 @@ LOCAL_CHUNK = 35  # cap on the chunks of local prefills, 0 = none
 WINDOW = 36  # tasks that an ordering looks at
 REJECT = 37  # what is hopeless is refused
 CAP = 38  # how often a waiting prefill may be passed
-CTL = 40
+EVENT_AT = 40  # key of the next cluster event, NEVER
+NEXT_EVENT = 41
+MIGRATION_LIMIT = 42
+ORPHAN_FREE = 43
+ORPHANS_LEFT = 44
+HISTORY_READ = 45  # prefill workers read what the decode worker holds
+DELAY = 46  # nanoseconds until a report is heard
+NEWS_ROOM = 47  # reports that can be under way from a worker
+NEWS_FULL = 48
+CTL = 64
 
 # Places in `par`.
 TTFT_LIMIT_S = 0
@@ -369,11 +411,13 @@ SEEN = 7
 # Request.status.
 PENDING, SERVED_, REJECTED_, FAILED_, UNFINISHED_, NEVER_ISSUED_ = range(6)
 # Request.leg.
-AT_ROUTER, PREFILL_LEG, DECODE_LEG, LOCAL_LEG, ENDED = range(5)
+AT_ROUTER, PREFILL_LEG, DECODE_LEG, LOCAL_LEG, ENDED, ADRIFT = range(6)
 # Worker.role and Worker.life.
 PREFILLS, DECODES = 0, 1
-LIVE, DEAD = range(2)
+LIVE, DRAINING, STARTING, DEAD = range(4)
 # Request.place.
 REMOTE, LOCAL = 0, 1
 # What `run` returns.
-DONE, PAUSED, NEED_HOLDINGS, NEED_REFERENCES, NEED_LOG, NEED_STINTS = range(6)
+DONE, PAUSED, NEED_HOLDINGS, NEED_REFERENCES, NEED_LOG, NEED_STINTS, NEED_ORPHANS, NEED_NEWS = (
+    range(8)
+)

@@ -41,12 +41,12 @@ def end_steps(s: State, w: int) -> None:
     worker.busy_s += now_s - worker.start_s
     worker.busy = 0
     if worker.in_batch > 0:
-        _advance_decodes(s, w)
+        advance_decodes(s, w)
     if worker.partial and worker.in_batch > 0:
         hold_back(s, w)
         count_spares(s, w)
     if worker.in_batch > 0:
-        _first_tokens(s, w)
+        first_tokens(s, w)
         _finish_decodes(s, w, now_s)
     if worker.chunk > 0:
         _advance_prefills(s, w, now_s)
@@ -56,7 +56,7 @@ def end_steps(s: State, w: int) -> None:
 
 
 @kernel
-def _advance_decodes(s: State, w: int) -> None:
+def advance_decodes(s: State, w: int) -> None:
     worker = s.wrk[w]
     n = worker.n
     grow_to(s, w, n)
@@ -87,7 +87,7 @@ def _log(s: State, w: int) -> None:
 
 
 @kernel
-def _first_tokens(s: State, w: int) -> None:
+def first_tokens(s: State, w: int) -> None:
     """Decode legs that took part for the first time: their prompt is complete with that step."""
     worker = s.wrk[w]
     r = worker.fresh_head
@@ -140,7 +140,7 @@ def _deliver(s: State, w: int, r: int, now_s: float) -> None:
     if q.leg != PREFILL_LEG:
         if q.first_s < 0.0:
             q.first_s = now_s
-            worker.locals -= q.leg == LOCAL_LEG
+        worker.locals -= q.leg == LOCAL_LEG and q.generated == 1
         q.stint_s, q.stint_step, q.end_step = now_s, worker.step + 1, worker.step
     if q.generated >= q.limit:
         _finish(s, w, r, now_s)

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from controller.routing.kernels.reasons import REASONS
 from controller.simulation.cluster.result import SimResult
 from controller.simulation.cluster.spec import ClusterSpec, Status
+from controller.simulation.cluster.token_gaps import token_gaps
 from controller.simulation.report.parts import LOCAL, ttft_parts
 from controller.simulation.traces import TraceError
 from controller.simulation.workloads.workload import chain_heads
@@ -95,6 +96,8 @@ class SimSummary:
     """Each request's own p99 gap."""
     gap_max_ms: Spread
     """Each request's longest gap."""
+    token_gap_ms: Spread
+    """Over all gaps between tokens of served requests, each counted once; whole run."""
     latency_ms: Spread
     longest_wait_ms: float | None
     """For a first token, of everyone who was let in, also of those who still waited at the end."""
@@ -152,6 +155,7 @@ def summarize(result: SimResult, cluster: ClusterSpec, cohort: Cohort = EVERYONE
         itl_ms=of(np.where(result.workload.output_tokens > 1, result.itl_s, np.nan)),
         gap_p99_ms=of(result.gap_p99_s),
         gap_max_ms=of(result.gap_max_s),
+        token_gap_ms=_token_gaps_ms(result),
         latency_ms=of(result.latency_s),
         longest_wait_ms=_longest_wait_ms(result, inside),
         local_share=_share((result.place == LOCAL) & inside, (result.place >= 0) & inside),
@@ -224,6 +228,31 @@ def _spread(values: FloatArray) -> Spread:
         return Spread(0, None, None, None, None, None)
     p50, p95, p99 = (float(each) for each in np.percentile(known, [50, 95, 99]))
     return Spread(len(known), float(known.mean()), p50, p95, p99, float(known.max()))
+
+
+def _token_gaps_ms(result: SimResult) -> Spread:
+    """Interpolates between order statistics, as if every gap stood there by itself."""
+    if result.state is None:
+        return Spread(0, None, None, None, None, None)
+    gap_s, weight = token_gaps(result.state)
+    count = int(weight.sum())
+    if not count:
+        return Spread(0, None, None, None, None, None)
+    order = np.argsort(gap_s, kind="stable")
+    ordered, up_to = gap_s[order] * 1e3, np.cumsum(weight[order])
+
+    def at_rank(rank: int) -> float:
+        return float(ordered[np.searchsorted(up_to, rank, side="right")])
+
+    def percentile(share: float) -> float:
+        place = share * (count - 1)
+        low = int(place)
+        below, above = at_rank(low), at_rank(min(low + 1, count - 1))
+        return below + (above - below) * (place - low)
+
+    mean = float(ordered @ weight[order]) / count
+    p50, p95, p99 = (percentile(share) for share in (0.5, 0.95, 0.99))
+    return Spread(count, mean, p50, p95, p99, float(ordered[-1]))
 
 
 def _span_s(result: SimResult, inside: Mask) -> float:

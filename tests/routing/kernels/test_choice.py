@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -77,8 +78,8 @@ def test_while_late_work_waits_it_is_never_further_behind_its_share_than_two_tas
     queue = Queue("hopeless_last", fields, late_share=share)
     now_s, late_tokens, other_tokens = 0.0, 0, 0
     while True:
-        lane = queue.waiting.lanes[queue.lane]
-        waiting_late = int(lane["lates"]) > 0
+        lane = queue.waiting.lanes.view(np.recarray)[queue.lane]
+        waiting_late = int(lane.lates) > 0
         i = queue.look(now_s)
         if i < 0:
             return
@@ -92,5 +93,5 @@ def test_while_late_work_waits_it_is_never_further_behind_its_share_than_two_tas
         late_tokens += tokens * was_late
         other_tokens += tokens * (not was_late)
         owed = other_tokens * share / (1 - share)
-        if int(queue.waiting.lanes["lates"][queue.lane]):
+        if int(queue.waiting.lanes[queue.lane]["lates"]):
             assert late_tokens >= owed - 2 * 500 / (1 - share)

@@ -10,28 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kernel_kit import Queue, best_count
 
-from controller.routing.kernels.compiled import compiled
-from controller.routing.kernels.forecast import chance, with_one_more
-from controller.routing.kernels.orderings import Ordering
+from controller.routing.kernels.forecast import chance
 
 pytestmark = pytest.mark.unit
 
 
 def price(queue, time_s, due_s, now_s=0.0, busy_s=0.0, cv=0.0):
     """(on-time tasks lost by the others, predicted end, chance)."""
-    waiting = queue.waiting
-    row = waiting.new_task(99.0, 1)
-    task = waiting.tasks[row : row + 1]
-    task["predicted_s"], task["due_s"], task["queued_s"] = time_s, due_s, 99.0
-    found = _price(waiting.tasks, waiting.lanes, queue.lane, *waiting.rule, row, now_s, busy_s, cv)
-    waiting.forget(row, now_s)
-    return found
-
-
-@compiled
-def _price(tasks, rows, lane, kind, window, late_share, max_wait_s, cap, i, now_s, busy_s, cv):
-    rule = Ordering(kind, window, late_share, max_wait_s, cap)
-    return with_one_more(tasks, rows[lane], rule, now_s, busy_s, cv, i)
+    return queue.price(time_s, due_s, now_s, busy_s, cv)
 
 
 def test_the_end_is_behind_all_in_first_come_first_served():

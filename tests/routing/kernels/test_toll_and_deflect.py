@@ -107,6 +107,21 @@ def test_the_deflection_rule():
     assert not deflect.deflects(1.6, 9.0, 1.5, 1.3)  # TTFT limit
 
 
+def test_the_fastest_decode_worker_without_a_deflected_prefill():
+    # 100 tokens: 20 ms + 1 ms a decode. Worker 0 has a deflected prefill, 2 the smaller batch.
+    def best(busy, only=-1, limit_s=1.0):
+        counts = np.zeros(2 * deflect.SIZES, np.int64)
+        batch, none = np.array([1, 9, 4]), np.zeros(3, np.int64)
+        busy, budget = np.array(busy), np.full(3, 2048)
+        args = (TABLES, batch, none, busy, budget, only, 100.0, limit_s, counts)
+        return deflect.best_decode(*args)
+
+    assert best([1, 0, 0]) == (2, pytest.approx(0.024))
+    assert best([0, 0, 0])[0] == 0
+    assert best([0, 0, 0], only=1)[0] == 1
+    assert best([0, 0, 0], limit_s=0.02) == (-1, math.inf)
+
+
 @given(
     st.integers(1, 9000),
     st.integers(1, 60),

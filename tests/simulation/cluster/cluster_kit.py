@@ -11,8 +11,13 @@ from hypothesis import strategies as st
 from controller.costs.tables import StepTables, linear_tables, vector
 from controller.engine import EngineSpec
 from controller.routing.kernels.orderings import ORDERINGS
+from controller.simulation.cluster.clock import NEVER
+from controller.simulation.cluster.compiled import entry
+from controller.simulation.cluster.events import ClusterEvent, EventKind, in_order
+from controller.simulation.cluster.links import settle_pins
 from controller.simulation.cluster.placement import PLACEMENTS
 from controller.simulation.cluster.spec import ClusterSpec, SimOptions, Worker
+from controller.simulation.cluster.state import State
 from controller.simulation.workloads.rows import conversations, template_heads
 from controller.simulation.workloads.workload import Workload
 from controller.types import RoutingParams, Slo
@@ -55,12 +60,28 @@ def engines(draw: st.DrawFn) -> EngineSpec:
         prefill_first=draw(st.sampled_from([False, False, True])),
         reserve_prompt=draw(st.sampled_from([False, False, True])),
         charge_prefill=draw(st.sampled_from([True, True, False])),
-        kv_lease_s=1e9,
+        kv_lease_s=draw(st.sampled_from([0.02, 0.3])),
+        cold_start_s=draw(st.sampled_from([0.0, 0.013])),
     )
 
 
 @st.composite
-def clusters(draw: st.DrawFn) -> ClusterSpec:
+def events(draw: st.DrawFn, workers: int) -> tuple[ClusterEvent, ...]:
+    """Some at the same instant, some senseless: a join of one that is there, a second failure."""
+    times = st.one_of(
+        st.sampled_from([0.0, 0.01, 0.02, 0.05]), st.integers(1, 200).map(lambda ms: ms / 999)
+    )
+    kinds = st.sampled_from([EventKind.FAIL, EventKind.JOIN, EventKind.JOIN, *EventKind])
+    event = st.builds(ClusterEvent, times, st.integers(0, workers - 1), kinds)
+    found = draw(st.lists(event, min_size=2, max_size=12))
+    if draw(st.booleans()):  # one worker after the other
+        first_s = draw(times)
+        found += [ClusterEvent(first_s + w / 500, w, EventKind.FAIL) for w in range(workers - 1)]
+    return tuple(in_order(found))
+
+
+@st.composite
+def clusters(draw: st.DrawFn, unsteady: bool = False) -> ClusterSpec:
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     kinds = draw(st.lists(engines(), min_size=1, max_size=2))
     costs = [tables(rng, draw(st.booleans())) for _ in range(draw(st.integers(1, 2)))]
@@ -71,12 +92,19 @@ def clusters(draw: st.DrawFn) -> ClusterSpec:
             Worker(
                 draw(st.integers(0, len(kinds) - 1)),
                 draw(st.integers(0, len(costs) - 1)),
+                draw(st.integers(0, 4)) > 0 or not unsteady,
             )
             for _ in range(count)
         )
 
+    prefill, decode = (pool(1, 4), pool(2, 4)) if unsteady else (pool(0, 3), pool(1, 3))
     return ClusterSpec(
-        tuple(kinds), tuple(costs), pool(0, 3), pool(1, 3), contention=draw(st.booleans())
+        tuple(kinds),
+        tuple(costs),
+        prefill,
+        decode,
+        contention=draw(st.booleans()),
+        events=draw(events(len(prefill) + len(decode))) if unsteady else (),
     )
 
 
@@ -123,5 +151,27 @@ def options(draw: st.DrawFn) -> SimOptions:
         params=RoutingParams(window_s=draw(st.sampled_from([0.05, 10.0]))),
         local_chunk_tokens=draw(st.sampled_from([0, 0, 3])),
         in_flight_steps=draw(st.integers(1, 2)),
+        report_delay_s=draw(st.sampled_from([0.0, 0.0, 0.005, 0.1])),
+        transfer=draw(st.sampled_from(["recompute", "history_read"])),
+        migration_limit=draw(st.sampled_from([0, 1, 3])),
         seed=draw(st.integers(0, 1000)),
     )
+
+
+@entry
+def _settle(s: State) -> None:
+    for w in range(s.wrk.size):
+        settle_pins(s, w, NEVER - 1)
+
+
+def blocks_in_use(s: State) -> list[int]:
+    """Blocks that each worker lacks once all pulls and leases are over."""
+    _settle(s)
+    listed = np.zeros(len(s.wrk), np.int64)
+    for w, head in enumerate(s.wrk["lru_head"]):
+        at = int(head)
+        while at >= 0:
+            listed[w] += s.hold[at].high - s.hold[at].low
+            at = int(s.hold[at].next)
+    assert list(listed) == list(s.wrk["free"])
+    return list(s.wrk["num_blocks"] - s.wrk["free"])

@@ -99,7 +99,7 @@ def due_s(ref, r, decode, history, now_s) -> float:
     limit_s = ref.options.slo.ttft_ms / 1e3
     if ref.options.ordering == "algorithm_2":
         return now_s + limit_s
-    prompt = int(ref.w.prompt_tokens[r])
+    prompt = ref.ask(r)
     return ref.out[r].arrival_s + limit_s - handover_s(ref, decode, prompt, history)
 
 
@@ -107,14 +107,13 @@ def by_toll(ref, r, decode, history, fresh, now_s):
     """(prefill worker or None, decode worker, history)."""
     o = ref.options
     limit_s, cv = o.slo.ttft_ms / 1e3, o.expected_error
-    prompt, arrival_s = int(ref.w.prompt_tokens[r]), ref.out[r].arrival_s
+    prompt, arrival_s = ref.ask(r), ref.out[r].arrival_s
     after_s = handover_s(ref, decode, prompt, history)
     misses, ttft_s = [], []
     for p in ref.prefill:
-        hits = ref.hits(p, r)
         due = arrival_s + limit_s - after_s
         urgency = int(ref.w.priority[r])
-        own_s = ref.own_s(p, r, hits)
+        own_s = ref.remote_own_s(p, r, history)
         price, end_s = p.queue.price(arrival_s, urgency, own_s, due, now_s, cv)
         misses.append(price)
         ttft_s.append(end_s - now_s + after_s + (now_s - arrival_s))
@@ -143,7 +142,7 @@ def by_toll(ref, r, decode, history, fresh, now_s):
 def local_price(ref, r, d, history, now_s):
     o = ref.options
     limit_s, cv = o.slo.ttft_ms / 1e3, o.expected_error
-    prompt = int(ref.w.prompt_tokens[r])
+    prompt = ref.ask(r)
     batch, context = float(d.batch), float(d.context)
     budget = min(float(d.costs.max_chunk_tokens), float(d.spec.max_num_batched_tokens))
     chunk = bearable_chunk(
@@ -174,7 +173,7 @@ def local_price(ref, r, d, history, now_s):
 def by_deflection(ref, r, decode, history, fresh, now_s):
     """(prefill worker or None, decode worker, history)."""
     o = ref.options
-    prompt = float(ref.w.prompt_tokens[r])
+    prompt = float(ref.ask(r))
     paths = [
         deflect.prefill_path_s(
             p.costs.tables,
@@ -212,7 +211,7 @@ def by_deflection(ref, r, decode, history, fresh, now_s):
 
 def as_dynamo(ref, r, decode, history, fresh, now_s):
     """(prefill worker or None, decode worker, history)."""
-    prompt = int(ref.w.prompt_tokens[r])
+    prompt = ref.ask(r)
     if ref.options.placement == "conditional" and stays_local(
         float(prompt), float(history), EFF_ISL_THRESHOLD, EFF_ISL_RATIO
     ):

@@ -7,11 +7,11 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from cluster_kit import clusters, options, workloads
+from cluster_kit import blocks_in_use, clusters, options, workloads
 from cluster_reference import Reference
 from hypothesis import HealthCheck, Phase, given, settings
 
-from controller.simulation.cluster.simulate import simulate
+from controller.simulation.cluster.simulate import Simulation, simulate
 from controller.simulation.cluster.spec import Status
 from controller.simulation.cluster.token_gaps import token_gaps
 
@@ -24,7 +24,10 @@ TOLERANCE_S = 1e-6
 def assert_same(workload, cluster, chosen):
     expected = Reference(workload, cluster, chosen)
     served = expected.run()
-    result = simulate(workload, cluster, chosen)
+    run = Simulation(workload, cluster, chosen)
+    assert not run.advance()
+    result = run.result()
+    assert not any(blocks_in_use(run.state))
     for r, want in enumerate(served):
         got = Status(int(result.status[r])).name.lower()
         assert got == ("never_issued" if want.status == "pending" else want.status), r
@@ -33,6 +36,7 @@ def assert_same(workload, cluster, chosen):
         place = "local" if result.place[r] else "remote"
         assert (place, result.decode_worker[r]) == (want.place, want.decode_worker), r
         assert result.prefill_worker[r] == want.prefill_worker, r
+        assert result.read_tokens[r] == want.read_tokens, r
         got_s = [result.sent_s[r], result.first_token_s[r], result.finish_s[r]]
         want_s = [want.sent_s, want.first_s, want.finish_s]
         assert np.allclose(got_s, want_s, rtol=0, atol=TOLERANCE_S), (r, got_s, want_s)
@@ -45,10 +49,8 @@ def assert_same(workload, cluster, chosen):
     gap_s, weight = token_gaps(result.state)
     got_s = np.sort(np.repeat(gap_s, weight.astype(int)))
     assert np.allclose(got_s, np.sort(np.concatenate([*want_s, []])), rtol=0, atol=TOLERANCE_S)
-    preempted = [w.engine.load().preemptions_total for w in expected.workers]
-    assert list(result.counters["preemptions"]) == preempted
-    hits = [w.engine.load().prefix_hit_tokens_total for w in expected.workers]
-    assert list(result.counters["hit_tokens"]) == hits
+    for name in ("preemptions", "hit_tokens"):
+        assert list(result.counters[name]) == [w.total(name) for w in expected.workers]
     return expected, result
 
 
@@ -61,6 +63,18 @@ def assert_same(workload, cluster, chosen):
 )
 @given(workload=workloads(), cluster=clusters(), chosen=options())
 def test_every_request_is_served_at_the_same_time_as_step_by_step(workload, cluster, chosen):
+    assert_same(workload, cluster, chosen)
+
+
+@settings(
+    max_examples=300,
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(workload=workloads(), cluster=clusters(unsteady=True), chosen=options())
+def test_the_same_while_workers_fail_join_drain_and_change_sides(workload, cluster, chosen):
     assert_same(workload, cluster, chosen)
 
 

@@ -125,10 +125,46 @@ def test_a_chunk_schedule_counts_down_its_sizes_and_keeps_the_last():
     assert [scheduled.py_func(plan, done) for done in range(5)] == [2048, 512, 512, 512, 512]
 
 
+def test_history_that_only_the_decode_worker_holds_is_read_before_the_increment_is_computed():
+    load = conversations(
+        "session",
+        np.zeros(1),
+        np.array([2]),
+        np.array([160, 16]),
+        np.array([4, 4]),
+        np.full(2, 1.0),
+    )
+    # The first round is prefilled on worker 0, the second on worker 1, in turn.
+    options = SimOptions(placement="round_robin", transfer="history_read")
+    run = simulate(load, uniform_cluster(2, 1, ENGINE, COSTS), options)
+    assert run.read_tokens.tolist() == [0, 160]
+    assert run.prefill_start_s[1] == pytest.approx(run.sent_s[1] + 0.016)
+    # 20 of the 180 prompt tokens are left to compute, and go back.
+    assert run.prefill_end_s[1] == pytest.approx(run.prefill_start_s[1] + 0.03)
+    assert run.pulled_tokens.tolist() == [160, 20]
+    stock = simulate(load, uniform_cluster(2, 1, ENGINE, COSTS), SimOptions("round_robin"))
+    assert stock.prefill_end_s[1] == pytest.approx(stock.sent_s[1] + 0.19)
+    assert stock.read_tokens.tolist() == [0, 0]
+
+
+def test_a_batch_that_the_router_has_not_heard_of_does_not_count():
+    # Eight streams at 50 ms a sequence make a local prefill of three chunks the slower one.
+    costs = linear_tables(0.010, 0.050, 0.0, 0.001, 0.0, 512, 0.0, 1.0, 10_000.0)
+    load = requests(*[(0.0, 16, 200)] * 8, (3.0, 1500, 2))
+
+    def last(delay_s: float) -> str:
+        options = SimOptions("least_ttft", report_delay_s=delay_s)
+        return simulate(load, uniform_cluster(1, 1, ENGINE, costs), options).reasons[-1]
+
+    assert (last(0.0), last(10.0)) == ("least_ttft_remote", "least_ttft_local")
+
+
 @pytest.mark.parametrize(
     ("wrong", "what"),
     [
         (lambda: SimOptions(placement="best"), "placement is 'best'; known: ampd"),
+        (lambda: SimOptions(transfer="push"), "transfer is 'push'; known: recompute"),
+        (lambda: SimOptions(migration_limit=-1), "migration_limit must be at least 0"),
         (lambda: SimOptions(cost_bias=0), "cost_bias above 0"),
         (lambda: ClusterSpec((ENGINE,), (COSTS,), (), ()), "no decode worker"),
         (lambda: ClusterSpec((ENGINE,), (COSTS,), (), (Worker(1, 0),)), "names engine 1"),

@@ -70,7 +70,7 @@ class Live(Reference):
     def view(self, r: int, decode, fresh: bool, now_s: float) -> ClusterView:
         columns = {
             "worker_ids": tuple(d.number for d in self.decode),
-            "itl_window_s": [d.itl.mean(now_s) for d in self.decode],
+            "itl_window_s": [self.itl_window_s(d, now_s) for d in self.decode],
             "queue_s": [max(0.0, d.local_until_s - now_s) for d in self.decode],
             "local_prefills": [len(d.locals) for d in self.decode],
             "batch": [d.batch for d in self.decode],
@@ -140,8 +140,7 @@ class Live(Reference):
             granted = ticket.granted
             if granted.done() and isinstance(granted.exception(), TooLateError):
                 del self.tickets[r]
-                booked = self.workers[self.out[r].decode_worker]
-                booked.booked -= int(self.w.prompt_tokens[r])
+                self.unhold(r)
                 self.end(r, "rejected", now_s)
 
     def prefilled(self, worker, r: int, now_s: float) -> None:

@@ -74,6 +74,18 @@ def test_the_p99_gap_fails_where_the_mean_passes():
     assert summary.attainment_p99_gap == pytest.approx(2 / 3)
 
 
+def test_gaps_over_all_tokens_count_each_token_once():
+    # 99 gaps of 10 ms in one stream, then a prompt of 300 tokens stands in it once; by hand.
+    alone = uniform_cluster(0, 1, ENGINE, COSTS)
+    result = simulate(load((0.0, 100, 101), (0.5, 300, 2)), alone, options())
+    found = summarize(result, alone).token_gap_ms
+    by_hand = np.array([10.0] * 100 + [310.0])
+    assert found.count == 101
+    assert found.mean == pytest.approx(by_hand.mean())
+    assert found.p99 == pytest.approx(np.percentile(by_hand, 99))
+    assert found.max == pytest.approx(310.0)
+
+
 def test_misses_count_in_attainment_and_not_in_times():
     # The second one fits no worker, the third one does not end in time.
     rows = load((0.0, 100, 3), (0.1, 20_000, 3), (0.9, 100, 50))
