@@ -38,11 +38,6 @@ class Queue:
         row, self.ordered = _look(*self._arrays, float(now_s), float(busy_s), self.room)
         return self.rows.index(row) if row >= 0 else -1
 
-    def busy(self, now_s, busy_s) -> None:
-        """Its worker computes for so long from now on."""
-        lane = self.waiting.lanes[self.lane : self.lane + 1]
-        lane["fly_s"], lane["since_s"] = busy_s, now_s
-
     def send(self, now_s=0.0, busy_s=0.0) -> int:
         """Number of the task that is sent, -1 when nobody waits."""
         i = self.look(now_s, busy_s)

@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kernel_kit import Queue, best_count
 
-from controller.routing.kernels.compiled import compiled
-from controller.routing.kernels.forecast import chance, with_one_more
-from controller.routing.kernels.orderings import Ordering
+from controller.routing.kernels.forecast import chance
 
 pytestmark = pytest.mark.unit
 
