@@ -20,12 +20,6 @@ def price(queue, time_s, due_s, now_s=0.0, busy_s=0.0, cv=0.0):
     return queue.price(time_s, due_s, now_s, busy_s, cv)
 
 
-@compiled
-def _price(tasks, rows, lane, kind, window, late_share, max_wait_s, cap, i, now_s, busy_s, cv):
-    rule = Ordering(kind, window, late_share, max_wait_s, cap)
-    return with_one_more(tasks, rows[lane], rule, now_s, busy_s, cv, i)
-
-
 def test_the_end_is_behind_all_in_first_come_first_served():
     # 2 s still run, 1 + 3 s wait, 1 s of its own.
     assert price(Queue("fifo", [(1, 9), (3, 9)]), 1, 9, 0.0, 2.0) == (0.0, 7.0, 1.0)
