@@ -103,7 +103,7 @@ ORDERINGS = (
 )
 SORTING = ORDERINGS[3:]
 """Only these tell what is late, so only these can reject it."""
-DEFAULT = Rule("toll", "hopeless_last")
+DEFAULT = Rule("toll", "moore_hodgson")
 """Declared before the runs."""
 AMPD = Rule("ampd", "algorithm_2")
 PUBLISHED = (

@@ -95,7 +95,7 @@ def extrapolates(
     return _extrapolates(unpack(data, bounds), batch, context, chunk, pairs)
 
 
-@njit(cache=True, nogil=True)
+@pure
 def prefills_s(data: Floats, bounds: Bounds, prompt: int, cached: Bounds, out: Floats) -> None:
     """`prefill_s` of one prompt for each number of cached tokens, shapes (n,).
 

@@ -12,12 +12,11 @@ tokens, KV tokens bound to it.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from controller.routing.kernels.compiled import compiled
 from controller.types import FloatArray, IntArray
 
 
-@njit(cache=True, nogil=True)
 def snapshot(
     times_s: FloatArray, counts: IntArray, now_s: float
 ) -> tuple[FloatArray, IntArray, bool]:
@@ -25,14 +24,21 @@ def snapshot(
 
     What is bound to a worker counts as no less than what it reports: other routers bind too.
     """
-    workers = times_s.shape[1]
-    seen_s, copied = np.empty((2, workers)), np.empty((4, workers), np.int64)
+    seen_s, copied = np.empty((2, times_s.shape[1])), np.empty_like(counts)
+    stale = _copy(times_s, counts, now_s, seen_s, copied)
+    return seen_s, copied, stale
+
+
+@compiled
+def _copy(
+    times_s: FloatArray, counts: IntArray, now_s: float, seen_s: FloatArray, copied: IntArray
+) -> bool:
     stale = False
-    for i in range(workers):
+    for i in range(times_s.shape[1]):
         seen_s[0, i] = times_s[0, i]
         seen_s[1, i] = max(0.0, times_s[2, i] - now_s)
         stale |= times_s[1, i] <= now_s
         for k in range(3):
             copied[k, i] = counts[k, i]
         copied[3, i] = max(counts[2, i], counts[3, i])
-    return seen_s, copied, stale
+    return stale

@@ -18,15 +18,17 @@ from controller.config import (
     ConfigModel,
     DeploymentConfig,
     DynamoName,
+    OrderingConfig,
     PoolConfig,
     PositiveFloat,
     PositiveInt,
     RuleConfig,
     SloConfig,
+    TollConfig,
     load_mapping,
     validated,
 )
-from controller.routing.kernels.orderings import ORDERINGS
+from controller.simulation.cluster.events import EventKind
 from controller.simulation.cluster.placement import PLACEMENTS
 from controller.simulation.cluster.spec import BINDINGS
 
@@ -48,6 +50,7 @@ class SimulatedEngine(ConfigModel):
     kv_lease_s: PositiveFloat = 30.0
     charge_local_prefill: bool = Field(default=True, description="false: decodes prefill for free")
     watermark_blocks: int = Field(default=0, ge=0, description="that an admission leaves free")
+    cold_start_s: Share = Field(default=0.0, description="from a join to serving")
     prefill_first: bool = Field(default=False, description="prompt steps pause the decodes")
     reserve_prompt: bool = Field(default=False, description="admit whole prompts only")
 
@@ -56,6 +59,7 @@ class SimulatedGroup(ConfigModel):
     """Workers of one pool that are alike."""
 
     workers: int = Field(default=1, ge=0, le=100_000)
+    present: bool = Field(default=True, description="false: away until an event joins them")
     emulated: SimulatedEngine = SimulatedEngine()
 
 
@@ -63,41 +67,25 @@ class SimulatedRouter(RuleConfig):
     """Rules, and what the router does not know. Reports and costs are perfect by default."""
 
     policy: str = Field(default="ampd", description="placement rule")
-    ordering: str = Field(default="fifo", description="of a prefill worker's queue")
-    ordering_window: PositiveInt = Field(default=3, description="tasks that an ordering looks at")
-    late_share: Annotated[float, Field(ge=0, lt=1)] = Field(
-        default=0.0, description="share of prefill tokens kept for work that is late already"
-    )
-    first_after_s: PositiveFloat | None = Field(
-        default=None, description="what has waited this long at the router goes first"
-    )
-    passed_cap: int = Field(
-        default=0, ge=0, description="times that later ones may pass a prefill; 0: any number"
-    )
-    reject: bool = Field(default=False, description="refuse what cannot be in time any more")
-    expected_error: Share = Field(default=0.2, description="that `toll` assumes of predicted times")
-    itl_guard: PositiveFloat = Field(
-        default=0.8, description="share of the ITL limit that a step with a local chunk may take"
+    ordering: OrderingConfig = OrderingConfig()
+    toll: TollConfig = Field(
+        default=TollConfig(), description="its local_chunk_tokens caps every local prefill's chunks"
     )
     binding: str = Field(default="least_context", description="of sessions to decode workers")
     in_flight_steps: PositiveInt = Field(
         default=2, description="full steps in flight at a prefill worker"
     )
-    local_chunk_tokens: int = Field(
-        default=0, ge=0, description="cap on a local prefill's chunks; 0: the engine's budget"
-    )
     report_delay_s: Share = Field(default=0.0, description="age of what decode workers report")
     cost_error: Share = Field(default=0.0, description="sigma of the log of predicted times")
     cost_bias: PositiveFloat = Field(default=1.0, description="median factor on predicted times")
+    migration_limit: int = Field(
+        default=0, ge=0, description="moves of a stream whose decode worker fails"
+    )
 
-    @field_validator("policy", "ordering", "binding")
+    @field_validator("policy", "binding")
     @classmethod
     def _known(cls, value: str, info: Any) -> str:
-        known: Mapping[str, int] = {
-            "policy": PLACEMENTS,
-            "ordering": ORDERINGS,
-            "binding": BINDINGS,
-        }[info.field_name]
+        known: Mapping[str, int] = PLACEMENTS if info.field_name == "policy" else BINDINGS
         if value not in known:
             raise ValueError(f"{value!r} is not known; known: {', '.join(sorted(known))}")
         return value
@@ -106,9 +94,21 @@ class SimulatedRouter(RuleConfig):
 class TransferConfig(ConfigModel):
     """KV on its way between workers; left out: as the decode worker's profile says."""
 
+    mode: Literal["recompute", "history_read"] = Field(
+        default="recompute", description="of history that only the decode worker holds"
+    )
     contention: bool = Field(default=True, description="transfers of one link wait in turn")
     latency_ms: Share | None = None
     bandwidth_gb_s: PositiveFloat | None = None
+
+
+class EventConfig(ConfigModel):
+    """What happens to one worker, numbered from 0 in its pool as the file lists them."""
+
+    at_s: Share
+    kind: EventKind
+    pool: Literal["prefill", "decode"]
+    worker: int = Field(ge=0)
 
 
 def groups_of(value: Any) -> Any:
@@ -132,6 +132,7 @@ class SimulationConfig(ConfigModel):
     transfer: TransferConfig = TransferConfig()
     prefill: list[SimulatedGroup] = Field(default_factory=lambda: [SimulatedGroup()])
     decode: list[SimulatedGroup] = Field(default_factory=lambda: [SimulatedGroup()])
+    events: list[EventConfig] = Field(default_factory=list, description="failures and scale events")
     until_s: PositiveFloat | None = Field(
         default=None, description="end of the run; what has not ended by then is unfinished"
     )
@@ -182,12 +183,15 @@ def simulation_of(config: DeploymentConfig, source: str) -> dict[str, Any]:
             f"{source}: router.attachment is none: Dynamo's own router is not simulated; set "
             "broker or relay, or give a simulation file"
         )
-    names = set(RuleConfig.model_fields) | {"policy"}
+    names = set(RuleConfig.model_fields) | {"policy", "ordering", "toll"}
     return {
         "schema": SCHEMA,
         "name": config.name,
-        "slo": config.slo.model_dump(),
-        "router": router.model_dump(include=names),
+        "slo": config.slo.model_dump(include=set(SloConfig.model_fields)),
+        "router": {
+            **router.model_dump(include=names),
+            "migration_limit": config.frontend.migration_limit,
+        },
         "transfer": {"contention": False},
         "prefill": [_group_of(config.prefill, f"{source}: prefill")],
         "decode": [_group_of(config.decode, f"{source}: decode")],

@@ -16,8 +16,14 @@ from controller.config import EmulatedConfig
 from controller.costs.profile import Profile
 from controller.costs.tables import BANDWIDTH_BYTES_S, LATENCY_S, StepTables, scaled
 from controller.engine.values import EngineSpec
+from controller.simulation.cluster.events import ClusterEvent
 from controller.simulation.cluster.spec import ClusterSpec, SimOptions, SimulationError, Worker
-from controller.simulation.config import SimulatedEngine, SimulationConfig, TransferConfig
+from controller.simulation.config import (
+    EventConfig,
+    SimulatedEngine,
+    SimulationConfig,
+    TransferConfig,
+)
 
 _ASSUMED = EmulatedConfig()
 ASSUMED_KV_TOKENS = _ASSUMED.block_size * _ASSUMED.num_blocks
@@ -35,31 +41,49 @@ def cluster_of(config: SimulationConfig, profiles: Mapping[str, Profile]) -> Clu
             profile = profiles[group.emulated.profile or config.profile]
             engines.append(_engine(group.emulated, profile, role))
             costs.append(_tables(group.emulated, profile, config.transfer))
-            workers += [Worker(len(engines) - 1, len(costs) - 1)] * group.workers
+            worker = Worker(len(engines) - 1, len(costs) - 1, group.present)
+            workers += [worker] * group.workers
         pools.append(tuple(workers))
     return ClusterSpec(
-        tuple(engines), tuple(costs), pools[0], pools[1], contention=config.transfer.contention
+        tuple(engines),
+        tuple(costs),
+        pools[0],
+        pools[1],
+        contention=config.transfer.contention,
+        events=tuple(_event(event, len(pools[0]), len(pools[1])) for event in config.events),
     )
+
+
+def _event(event: EventConfig, prefill: int, decode: int) -> ClusterEvent:
+    first, workers = (0, prefill) if event.pool == "prefill" else (prefill, decode)
+    if event.worker >= workers:
+        raise SimulationError(
+            f"events: {event.kind.value} at {event.at_s:g} s names {event.pool} worker "
+            f"{event.worker}; the file has {workers}, numbered from 0"
+        )
+    return ClusterEvent(event.at_s, first + event.worker, event.kind)
 
 
 def options_of(config: SimulationConfig) -> SimOptions:
     """The router's rules, and what it does not know."""
-    router = config.router
+    router, order = config.router, config.router.ordering
     return SimOptions(
         placement=router.policy,
-        ordering=router.ordering,
-        ordering_window=router.ordering_window,
-        late_share=router.late_share,
-        max_wait_s=math.inf if router.first_after_s is None else router.first_after_s,
-        passed_cap=router.passed_cap,
-        reject=router.reject,
-        expected_error=router.expected_error,
-        itl_guard=router.itl_guard,
+        ordering=order.rule,
+        ordering_window=order.window,
+        late_share=order.late_share,
+        max_wait_s=math.inf if order.max_wait_s is None else order.max_wait_s,
+        passed_cap=order.passed_cap,
+        reject=order.reject,
+        expected_error=router.toll.expected_error,
+        itl_guard=router.toll.itl_guard,
+        local_chunk_tokens=router.toll.local_chunk_tokens,
+        transfer=config.transfer.mode,
+        migration_limit=router.migration_limit,
         binding=router.binding,
         slo=config.slo.value(),
         params=router.params(),
         in_flight_steps=router.in_flight_steps,
-        local_chunk_tokens=router.local_chunk_tokens,
         seed=router.seed,
         report_delay_s=router.report_delay_s,
         cost_error=router.cost_error,
@@ -104,6 +128,7 @@ def _engine(engine: SimulatedEngine, profile: Profile, role: str) -> EngineSpec:
         kv_lease_s=engine.kv_lease_s,
         charge_prefill=engine.charge_local_prefill or role == "prefill",
         watermark_blocks=engine.watermark_blocks,
+        cold_start_s=engine.cold_start_s,
         prefill_first=engine.prefill_first,
         reserve_prompt=engine.reserve_prompt,
     )

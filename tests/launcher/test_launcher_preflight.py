@@ -77,9 +77,9 @@ def test_missing_engine_interpreter_is_named(tmp_path: Path) -> None:
         checked(config_with(tmp_path, prefill=pool))
 
 
-def test_unknown_profile_names_the_key_and_the_known_ones(tmp_path: Path) -> None:
+def test_unknown_profile_names_the_key_and_the_nearest_ones(tmp_path: Path) -> None:
     pool = {"engine": "emulated", "emulated": {"profile": "gtx"}}
-    with pytest.raises(UserError, match=r"^decode.emulated.profile: .*gtx.*dense70b_tp4"):
+    with pytest.raises(UserError, match=r"^decode.emulated.profile: .*gtx.*rtx4090"):
         checked(config_with(tmp_path, decode=pool))
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from controller.config import DeploymentConfig
-from controller.runtime.launcher import environment, preflight
+from controller.runtime.launcher import environment, kernels, preflight
 from controller.runtime.launcher.child import Child
 from controller.runtime.launcher.discovery_files import forget_dead
 from controller.runtime.launcher.errors import LaunchError
@@ -118,6 +118,9 @@ class Deployment:
         started_s = time.monotonic()
         self._safe_report(f"run folder {folder.path}")
         self._write_files(folder)
+        if any(spec.name != "frontend" for spec in self._specs):
+            await kernels.prepare(self._safe_report)
+            started_s = time.monotonic()
         stages = sorted({spec.stage for spec in self._specs}) or [0]
         for stage in stages:
             specs = [spec for spec in self._specs if spec.stage == stage]

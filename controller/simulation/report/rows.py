@@ -38,6 +38,7 @@ def request_columns(result: SimResult, cluster: ClusterSpec) -> dict[str, Any]:
         "output_tokens": w.output_tokens,
         "hit_tokens": result.hit_tokens,
         "pulled_tokens": result.pulled_tokens,
+        "migrations": result.migrations,
         "place": _PLACES[result.place],
         "reason": _REASONS[result.reason],
         "prefill_worker": result.prefill_worker,

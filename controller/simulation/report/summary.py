@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controller.routing.kernels.reasons import REASONS
+from controller.simulation.cluster import state as at
 from controller.simulation.cluster.result import SimResult
 from controller.simulation.cluster.spec import ClusterSpec, Status
 from controller.simulation.cluster.token_gaps import token_gaps
@@ -29,6 +30,7 @@ from controller.types import FloatArray, IntArray
 
 SCHEMA = "equilibrium.simulation-summary/1"
 _DECILES = 10
+_MOST_STEPS = 10_000_000
 Mask = NDArray[np.bool_]
 
 
@@ -97,7 +99,8 @@ class SimSummary:
     gap_max_ms: Spread
     """Each request's longest gap."""
     token_gap_ms: Spread
-    """Over all gaps between tokens of served requests, each counted once; whole run."""
+    """Over all gaps between tokens of served requests, each counted once; whole run. All None
+    beyond 10 million decode steps, where counting them would take more memory than the run."""
     latency_ms: Spread
     longest_wait_ms: float | None
     """For a first token, of everyone who was let in, also of those who still waited at the end."""
@@ -232,9 +235,10 @@ def _spread(values: FloatArray) -> Spread:
 
 def _token_gaps_ms(result: SimResult) -> Spread:
     """Interpolates between order statistics, as if every gap stood there by itself."""
-    if result.state is None:
+    state = result.state
+    if state is None or state.log["n"][: state.ctl[at.LOG_USED]].sum() > _MOST_STEPS:
         return Spread(0, None, None, None, None, None)
-    gap_s, weight = token_gaps(result.state)
+    gap_s, weight = token_gaps(state)
     count = int(weight.sum())
     if not count:
         return Spread(0, None, None, None, None, None)

@@ -15,11 +15,12 @@ from controller.simulation.cluster import (
     SimulationError,
     Status,
     Worker,
+    build,
     simulate,
     uniform_cluster,
 )
 from controller.simulation.cluster.chunks import pack_schedule, scheduled
-from controller.simulation.workloads.rows import conversations, single_rounds
+from controller.simulation.workloads.rows import conversations, single_rounds, template_heads
 
 # The first one compiles the kernels: a minute of processor time.
 pytestmark = [pytest.mark.unit, pytest.mark.timeout(900)]
@@ -175,3 +176,22 @@ def test_wrong_values_are_one_clear_line(wrong, what):
         wrong()
     assert what in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_hits_do_not_depend_on_how_many_look_ups_are_remembered(monkeypatch):
+    rng = np.random.default_rng(3)
+    heads = template_heads(rng.integers(0, 12, 300), rng.integers(16, 200, 12), 16)
+    load = single_rounds(
+        "shared",
+        np.sort(rng.uniform(0, 30, 300)),
+        rng.integers(200, 400, 300),
+        rng.integers(2, 30, 300),
+        heads=heads,
+    )
+    cluster = uniform_cluster(3, 2, ENGINE, COSTS)
+    many = simulate(load, cluster, SimOptions("least_ttft"))
+    monkeypatch.setattr(build, "_front_rows", lambda cut: 1)
+    one = simulate(load, cluster, SimOptions("least_ttft"))
+    assert many.hit_tokens.sum() > 0
+    assert np.array_equal(many.hit_tokens, one.hit_tokens)
+    assert np.array_equal(many.finish_s, one.finish_s)
