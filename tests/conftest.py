@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 from hypothesis import settings
+from lanes_kit import empty_lanes
 
 from controller.costs.model import TableCost
 from controller.costs.tables import linear_tables
-from controller.routing.kernels.orderings import FIFO, Ordering
 from controller.routing.waiting import WaitingPrefills
 from controller.types import ClusterView, DecodePool, Forecast, PrefillPool, PrefillTask
 
@@ -87,13 +87,6 @@ def make_view(
         },
     )
     return ClusterView(0.0, prefill, decode, bound, fresh)
-
-
-def empty_lanes(count: int, rule: Ordering = Ordering(FIFO)) -> WaitingPrefills:  # noqa: B008
-    """Nobody waits for any of `count` workers: lanes 0, 1, ..."""
-    waiting = WaitingPrefills(rule)
-    assert [waiting.open_lane() for _ in range(count)] == list(range(count))
-    return waiting
 
 
 def _forecast(waiting: WaitingPrefills, count: int) -> Forecast:

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import pytest
 
-from controller.costs.model import linear_cost
+from controller.costs.model import TableCost
+from controller.costs.tables import linear_tables
 from controller.engine import Engine, EngineRequest, EngineSpec
 
 pytestmark = pytest.mark.unit
 
 SPEC = EngineSpec(block_size=4, num_blocks=32, max_num_batched_tokens=16, max_num_seqs=4)
 # 10 ms a step, 1 ms a prompt token, 1 ms a KV token moved.
-COSTS = linear_cost(0.010, 0.0, 0.0, 0.001, 0.0, 16, 0.0, 1.0, 1_000.0)
+COSTS = TableCost(linear_tables(0.010, 0.0, 0.0, 0.001, 0.0, 16, 0.0, 1, 1_000.0))
 
 
 def leg(name: str, prompt: int, history: int, first: int = 1) -> EngineRequest:

@@ -6,7 +6,7 @@ TTFT limit 1 s, ITL limit 50 ms; with a guard of 0.8 a step beside decodes may t
 """
 
 import pytest
-from conftest import empty_lanes
+from lanes_kit import empty_lanes
 
 from controller.routing.kernels.orderings import FIFO, HOPELESS_LAST, Ordering
 from controller.routing.toll import Toll
