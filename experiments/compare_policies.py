@@ -300,7 +300,7 @@ def main() -> int:
     parser.add_argument("--mooncake", type=Path, help="Mooncake conversation trace (JSONL)")
     parser.add_argument("--azure", type=Path, help="Azure code trace (CSV)")
     args = parser.parse_args()
-    args.seeds = args.seeds or (3 if args.quick else 5)
+    args.seeds = (3 if args.quick else 5) if args.seeds is None else args.seeds
     args.loads = sorted(set(args.loads or (QUICK_LOADS if args.quick else LOADS)) | {1.0})
     if args.seeds < 1 or min(args.loads) <= 0 or args.jobs < 1:
         print("compare_policies: seeds, loads and jobs must be above 0", file=sys.stderr)
