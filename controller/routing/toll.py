@@ -122,7 +122,9 @@ class Toll:
             slo.ttft_ms / 1e3,
             knobs.expected_error,
         )
-        fits = decode.held_tokens.item(d) + task.prompt_tokens <= decode.kv_tokens.item(d)
+        # What is bound there but waits elsewhere holds nothing yet.
+        more = (decode.local_prefills.item(d) + 1) * task.prompt_tokens
+        fits = decode.context_tokens.item(d) + more <= decode.kv_tokens.item(d)
         cut = not chunked and chunk < budget
         if not fits or cut:
             return _Local(d, 1.0, math.nan, 0, 0.0)

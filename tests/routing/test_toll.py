@@ -104,8 +104,8 @@ def test_no_local_prefill_without_room_for_its_kv(unit_costs, task, view):
     wait(lanes, 0, (3.0, 9.0))
     place = rule(unit_costs, local_chunk_tokens=25).place
     full = {"ttft": [0.0], "itl": [0.01], "bound": 0, "waiting": lanes, "kv_tokens": [1000]}
-    assert place(task(increment=100), view(**full, held_tokens=[900])).place is Place.LOCAL
-    assert place(task(increment=100), view(**full, held_tokens=[901])).place is Place.REMOTE
+    assert place(task(increment=100), view(**full, context_tokens=[900])).place is Place.LOCAL
+    assert place(task(increment=100), view(**full, context_tokens=[901])).place is Place.REMOTE
 
 
 def test_a_fresh_session_may_go_to_the_roomiest_decode_worker(unit_costs, task, view):

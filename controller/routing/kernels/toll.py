@@ -43,16 +43,21 @@ def bearable_chunk(
     prompt: float,
     beside: float,
     chunk: float,
+    budget: float,
     itl_limit_s: float,
 ) -> float:
     """Largest of chunk, chunk/2 and chunk/4 that a decode batch can have in its steps; 0: none.
 
     `beside` local prefills run on that worker already and may have as large a chunk in the same
-    step. The last chunk of the prompt attends to most, so it is the longest step.
+    step, but never more together than the engine's `budget` leaves beside the decodes. The last
+    chunk of the prompt attends to most, so it is the longest step.
     """
+    room = max(1.0, budget - batch)
     for _ in range(SMALLER + 1):
-        now = min(chunk * (beside + 1.0), prompt)
-        if step_s(t, batch, context, now, now * (prompt - 0.5 * now)) <= itl_limit_s:
+        own = min(chunk, prompt)
+        now = min(own + chunk * beside, room)
+        attended = max(prompt, now) - 0.5 * now
+        if step_s(t, batch, context, now, now * attended) <= itl_limit_s:
             return chunk
         chunk = float(int(chunk) // 2)
     return 0.0
@@ -81,7 +86,7 @@ def local_price(
     `behind_s` the local prefills before it; `waited_s` its age; `limit_s` its TTFT limit; `error`
     multiplies predicted times (1 but in simulations).
     """
-    chunk = bearable_chunk(t, batch, context, prompt, beside, chunk, itl_limit_s / error)
+    chunk = bearable_chunk(t, batch, context, prompt, beside, chunk, budget, itl_limit_s / error)
     if chunk == 0.0:
         return 1.0, math.nan, 0.0, 0.0
     own_s = error * prefill_beside_s(

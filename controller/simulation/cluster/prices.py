@@ -108,8 +108,12 @@ def _roomiest(s: State, r: int, now_s: float) -> int:
 
 @kernel
 def has_room(s: State, w: int, r: int) -> bool:
-    """Whether the decode worker's blocks hold this prompt beside all that is bound to it."""
-    held = s.seen[BOOKED, w] + s.seen[MADE, w] + s.req[r].ask
+    """Whether the decode worker's blocks hold this prompt beside its decodes and local prefills.
+
+    What is bound to it but waits elsewhere holds nothing yet: counted too, a long queue of late
+    work would keep every prefill remote. Local prefills under way count as long as this one.
+    """
+    held = s.seen[CONTEXT, w] + s.req[r].ask * (s.wrk[w].locals + 1)
     return worker_blocks(s.wrk[w], held) <= s.wrk[w].num_blocks
 
 

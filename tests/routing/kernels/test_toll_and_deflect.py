@@ -54,17 +54,19 @@ def test_hurry_never_outweighs_a_certain_miss():
 
 def test_the_chunk_shrinks_until_the_batch_bears_it():
     # Batch 10, context 1000: 10 + 10 + 10 = 30 ms; chunks of 256, 128, 64: 55.6, 42.8, 36.4 ms.
-    def chunk(limit_s, beside=0.0):
-        return bearable_chunk(TABLES, 10.0, 1000.0, 4000.0, beside, 256.0, limit_s)
+    def chunk(limit_s, beside=0.0, budget=2048.0):
+        return bearable_chunk(TABLES, 10.0, 1000.0, 4000.0, beside, 256.0, budget, limit_s)
 
     assert [chunk(x) for x in (0.056, 0.055, 0.042, 0.036)] == [256, 128, 64, 0]
     # Another local prefill doubles what a step may hold: 2 * 128 takes as long as 256.
     assert [chunk(x, 1.0) for x in (0.0813, 0.056, 0.043)] == [256, 128, 64]
+    # But the engine puts no more than its budget of 266 into a step with 10 decodes.
+    assert [chunk(x, 9.0, 266.0) for x in (0.056, 0.0555)] == [256, 0]
 
 
 def test_a_short_prompt_is_its_own_chunk():
     # 20 tokens: 30 + 2 = 32 ms.
-    assert bearable_chunk(TABLES, 10.0, 1000.0, 20.0, 0.0, 256.0, 0.032) == 256
+    assert bearable_chunk(TABLES, 10.0, 1000.0, 20.0, 0.0, 256.0, 2048.0, 0.032) == 256
 
 
 def schedule(prompt, batch, context, limit_s, most=2048.0):

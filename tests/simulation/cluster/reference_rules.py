@@ -152,9 +152,10 @@ def local_price(ref, r, d, history, now_s):
         float(prompt),
         float(len(d.locals)),
         float(o.local_chunk_tokens) if o.local_chunk_tokens else budget,
+        budget,
         o.itl_guard * (o.slo.itl_ms / 1e3),
     )
-    if chunk == 0 or ref.blocks(d, d.booked + d.made + prompt) > d.spec.num_blocks:
+    if chunk == 0 or ref.blocks(d, d.context + prompt * (len(d.locals) + 1)) > d.spec.num_blocks:
         return 1.0, math.nan, 0, 0.0
     own_s = prefill_beside_s(
         d.costs.tables,
