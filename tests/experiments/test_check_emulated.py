@@ -32,7 +32,8 @@ def test_bad_arguments_are_one_line(monkeypatch, capsys, arguments):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_live_and_simulated_ttft_agree(monkeypatch, capsys):
-    # Two and a half emulated seconds, stretched until HTTP and late processes are small beside a prefill.
+    # Two and a half emulated seconds, stretched until HTTP and late processes are small beside
+    # a prefill.
     arguments = ("--seeds", 1, "--calm", 1, "--burst", 1.5, "--time-scale", 16)
     assert run_main(monkeypatch, *arguments) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
