@@ -105,14 +105,9 @@ PREFILL_GONE = Row(
 
 
 async def prefill_gone(site: Site) -> Seen:
-    """Whether it is served, not whether the very first request after the death is."""
-
-    async def served() -> bool:
-        return await _served(site) == 0
-
     await site.kill("prefill-0")
     await asyncio.sleep(_SOON_S)
-    return Seen(PREFILL_GONE.outcomes[0 if await site.until(served) else await _served(site)])
+    return Seen(PREFILL_GONE.outcomes[await _served(site)])
 
 
 async def _served(site: Site) -> int:

@@ -71,10 +71,6 @@ def test_no_row_is_worse_than_stock_without_a_reason(seen: Seens, row: Row) -> N
     assert complaints(row, of_row) == [], of_row
 
 
-@pytest.mark.xfail(
-    strict=False,
-    reason="30 Nov: behind a broker, the row of the last prefill worker was seen not served; open",
-)
 def test_the_page_says_what_was_observed(seen: Seens) -> None:
     text = page(ROWS, seen, HEAD.strip())
     if os.environ.get("EQUILIBRIUM_WRITE_PARITY") == "1":

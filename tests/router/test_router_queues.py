@@ -208,3 +208,32 @@ async def test_a_view_tells_the_work_and_what_one_more_would_cost():
     one_more = PrefillTask("r", 0.2, 0, 400)
     misses, end_s = view.forecast(one_more, np.array([0.4]), 1.8, 0.0)
     assert (misses.tolist(), end_s) == ([1.0], pytest.approx([1.9]))
+
+
+STEP = st.tuples(
+    st.lists(st.integers(1, 4), unique=True, max_size=4),  # who is live
+    st.lists(st.integers(1, 4), unique=True, max_size=4),  # whom the rule may use, if live
+    st.integers(1, 4),  # whose TTFT is recorded
+)
+
+
+@given(st.lists(STEP, min_size=1, max_size=12))
+def test_a_view_is_of_just_the_workers_asked_for_however_the_live_set_changes(steps):
+    # An empty pool after a full one once kept the rows of the workers that had left.
+    pool = PrefillQueues(InFlightBound(1000), window_s=10)
+    ttft_s: dict[int, tuple[float, float]] = {}
+    for i, (live, usable, recorded) in enumerate(steps):
+        now_s = 4.0 * i
+        pool.sync(live)
+        ttft_s = {w: sample for w, sample in ttft_s.items() if w in live}
+        if recorded in live:
+            pool.record_ttft(recorded, now_s, float(recorded))
+            ttft_s[recorded] = now_s, float(recorded)
+        ids = tuple(w for w in usable if w in live)
+        seen = pool.view(ids, dict.fromkeys(live, 7), now_s)
+        assert seen.worker_ids == ids
+        assert list(seen.cached_tokens) == [7] * len(ids)
+        assert len(seen.queue_s) == len(seen.tokens) == len(ids)
+        for worker_id, window_s in zip(ids, seen.ttft_window_s, strict=True):
+            at_s, value = ttft_s.get(worker_id, (-math.inf, 0.0))
+            assert window_s == value if at_s > now_s - 10 else math.isnan(window_s)

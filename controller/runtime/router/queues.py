@@ -71,7 +71,7 @@ class PrefillQueues:
         self._waiting = WaitingPrefills(ordering)
         self._lanes: dict[int, _Lane] = {}
         self._live: tuple[int, ...] = ()
-        self._pool_ids: tuple[int, ...] = ()
+        self._pool_ids: tuple[int, ...] | None = None  # None: not since the live set changed
         self._pool_at: dict[int, int] = {}
         self._pool_rows: IntArray = np.zeros(0, np.int64)
         self.block_size = block_size
@@ -106,7 +106,7 @@ class PrefillQueues:
         if now == self._live:
             return
         self._live, alive = now, set(now)
-        self._pool_ids = ()
+        self._pool_ids = None
         for worker_id in [w for w in self._lanes if w not in alive]:
             self._close(worker_id)
         for worker_id in alive.difference(self._lanes):
