@@ -83,19 +83,6 @@ class SloConfig(ConfigModel):
         return Slo(ttft_ms=self.ttft_ms, itl_ms=self.itl_ms)
 
 
-class RuleConfig(ConfigModel):
-    """The knobs of a placement rule, live and simulated."""
-
-    alpha: PositiveFloat = 0.9
-    beta: PositiveFloat = 0.85
-    window_s: PositiveFloat = 10.0
-    seed: int = Field(default=0, ge=0, description="of the policy's own random numbers")
-
-    def params(self) -> RoutingParams:
-        """The frozen knobs the core speaks."""
-        return RoutingParams(alpha=self.alpha, beta=self.beta, window_s=self.window_s)
-
-
 class DeploymentSloConfig(SloConfig):
     """The objective of all requests but those of the named tenants."""
 
@@ -156,13 +143,27 @@ class TollConfig(ConfigModel):
     )
 
 
+class RuleConfig(ConfigModel):
+    """The rules' knobs, live and simulated."""
+
+    ordering: OrderingConfig = OrderingConfig()
+    toll: TollConfig = TollConfig()
+    alpha: PositiveFloat = 0.9
+    beta: PositiveFloat = 0.85
+    window_s: PositiveFloat = 10.0
+    seed: int = Field(default=0, ge=0, description="of the policy's own random numbers")
+
+    def params(self) -> RoutingParams:
+        """The frozen knobs the core speaks."""
+        toll = TollParams(**self.toll.model_dump())
+        return RoutingParams(self.alpha, self.beta, self.window_s, toll)
+
+
 class RouterConfig(RuleConfig):
     """Our router; `attachment: none` leaves the stock deployment as it is."""
 
     attachment: Literal["none", "broker", "relay"] = "broker"
     policy: PlacementName = Field(default="ampd", description="where a prefill runs")
-    ordering: OrderingConfig = OrderingConfig()
-    toll: TollConfig = TollConfig()
     mode: Literal["act", "shadow"] = Field(
         default="act", description="at start; `equilibrium mode` switches a running router"
     )
@@ -199,11 +200,6 @@ class RouterConfig(RuleConfig):
     restart_limit: int = Field(
         default=3, ge=0, description="times the launcher restarts a router that died"
     )
-
-    def params(self) -> RoutingParams:
-        """The frozen knobs the core speaks."""
-        toll = TollParams(**self.toll.model_dump())
-        return RoutingParams(self.alpha, self.beta, self.window_s, toll)
 
     @model_validator(mode="after")
     def _check(self) -> RouterConfig:

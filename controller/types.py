@@ -255,3 +255,15 @@ class Decision:
     last one holds for all further steps. Empty: the engine's own budget."""
     local_s: float | None = None
     """LOCAL: predicted time of the prefill, if the rule knows better than Eq. 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A quantity over those that have it; all None when none has."""
+
+    count: int
+    mean: float | None
+    p50: float | None
+    p95: float | None
+    p99: float | None
+    max: float | None

@@ -19,7 +19,7 @@ from controller.runtime import load
 from controller.simulation.trace_formats import FORMATS
 from controller.simulation.trace_shaping import Shaping, shape_trace
 from controller.simulation.traces import Trace, clock_bin_s, trace_stats
-from controller.types import Slo
+from controller.types import Slo, Spread
 
 HELP = "replay a trace against an OpenAI endpoint and report SLO attainment"
 
@@ -247,7 +247,7 @@ def _number(value: float | None, unit: str = "") -> str:
     return f"{text}{unit}"
 
 
-def _spread(spread: load.Spread) -> str:
+def _spread(spread: Spread) -> str:
     return "/".join(_number(each) for each in (spread.p50, spread.p95, spread.p99))
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from controller.routing.kernels.compiled import compiled
+from controller.costs.compiled import compiled
 from controller.types import FloatArray, IntArray
 
 

@@ -14,27 +14,21 @@ from typing import Any
 
 import numpy as np
 
+from controller.costs.compiled import compiled
 from controller.routing.kernels import choice, forecast, lanes
 from controller.routing.kernels.algorithm_2 import ROOM
-from controller.routing.kernels.compiled import compiled
 from controller.routing.kernels.estimates import queue_s
 from controller.routing.kernels.orderings import Ordering
 from controller.types import FloatArray, IntArray
 
 TASK = np.dtype(
     [
+        *lanes.TASK_FIELDS,
         ("arrival_s", "f8"),
-        ("queued_s", "f8"),  # less what it may jump
-        ("predicted_s", "f8"),
-        ("due_s", "f8"),
         ("joined_s", "f8"),
         ("next", "i4"),
         ("prev", "i4"),
-        ("uncached", "i4"),
         ("urgency", "i4"),
-        ("postponed", "i4"),
-        ("late", "i4"),
-        ("kept", "i4"),
         ("lane", "i4"),  # -1: in none
         ("flies", "i4"),
     ],
@@ -42,14 +36,7 @@ TASK = np.dtype(
 )
 LANE = np.dtype(
     [
-        ("late_s", "f8"),
-        ("credit", "f8"),
-        ("queue_head", "i4"),
-        ("queue_tail", "i4"),
-        ("queued", "i4"),
-        ("late_head", "i4"),
-        ("late_tail", "i4"),
-        ("lates", "i4"),
+        *lanes.LANE_FIELDS,
         # What waits, and what was sent and has not ended.
         ("wait_s", "f8"),
         ("fly_s", "f8"),

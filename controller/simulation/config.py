@@ -18,7 +18,6 @@ from controller.config import (
     ConfigModel,
     DeploymentConfig,
     DynamoName,
-    OrderingConfig,
     PoolConfig,
     PositiveFloat,
     PositiveInt,
@@ -67,7 +66,6 @@ class SimulatedRouter(RuleConfig):
     """Rules, and what the router does not know. Reports and costs are perfect by default."""
 
     policy: str = Field(default="ampd", description="placement rule")
-    ordering: OrderingConfig = OrderingConfig()
     toll: TollConfig = Field(
         default=TollConfig(), description="its local_chunk_tokens caps every local prefill's chunks"
     )
@@ -183,7 +181,7 @@ def simulation_of(config: DeploymentConfig, source: str) -> dict[str, Any]:
             f"{source}: router.attachment is none: Dynamo's own router is not simulated; set "
             "broker or relay, or give a simulation file"
         )
-    names = set(RuleConfig.model_fields) | {"policy", "ordering", "toll"}
+    names = set(RuleConfig.model_fields) | {"policy"}
     return {
         "schema": SCHEMA,
         "name": config.name,

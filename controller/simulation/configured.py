@@ -75,8 +75,6 @@ def options_of(config: SimulationConfig) -> SimOptions:
         max_wait_s=math.inf if order.max_wait_s is None else order.max_wait_s,
         passed_cap=order.passed_cap,
         reject=order.reject,
-        expected_error=router.toll.expected_error,
-        itl_guard=router.toll.itl_guard,
         local_chunk_tokens=router.toll.local_chunk_tokens,
         transfer=config.transfer.mode,
         migration_limit=router.migration_limit,

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from controller.routing.kernels.compiled import compiled
+from controller.costs.compiled import compiled
 from controller.routing.kernels.orderings import MOST_WINDOW
 from controller.types import IntArray
 

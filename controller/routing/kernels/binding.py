@@ -6,7 +6,7 @@ Owns: the choice. Does not own: the context of each worker, which sessions are b
 
 from __future__ import annotations
 
-from controller.routing.kernels.compiled import compiled
+from controller.costs.compiled import compiled
 from controller.routing.kernels.draws import below
 from controller.types import FloatArray, IntArray
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from controller.costs.compiled import compiled
 from controller.routing.kernels.algorithm_2 import apply_order, best_order
-from controller.routing.kernels.compiled import compiled
 from controller.routing.kernels.lanes import give_up, hopeless, leave, oldest
 from controller.routing.kernels.moore_hodgson import keep_on_time
 from controller.routing.kernels.orderings import (

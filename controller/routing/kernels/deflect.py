@@ -11,16 +11,16 @@ vLLM has no chunk schedule: there the admission test stays and the engine's own 
 
 S: prompt tokens waiting at and running on the prefill worker, chi the engine's token budget or
 the prompt, S / chi not rounded. Several prefill workers: the least TTFT_pf (not in the paper).
-As printed there is no transfer and no decode admission in TTFT_pf; `transfer_s` adds them.
+As printed there is no transfer and no decode admission in TTFT_pf, and none is added here.
 Batch and context of a decode worker are frozen at the decision. At most one deflected prefill a
 decode worker.
 """
 
 from __future__ import annotations
 
+from controller.costs.compiled import compiled
 from controller.costs.kernels import step_s
 from controller.costs.tables import StepTables
-from controller.routing.kernels.compiled import compiled
 from controller.types import IntArray
 
 LARGEST_LOG2 = 11

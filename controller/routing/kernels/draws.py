@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from controller.routing.kernels.compiled import compiled
+from controller.costs.compiled import compiled
 from controller.types import IntArray
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 
-from controller.routing.kernels.compiled import compiled
+from controller.costs.compiled import compiled
 from controller.types import FloatArray, IntArray
 
 EFF_ISL_THRESHOLD = 2048

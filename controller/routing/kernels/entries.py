@@ -8,12 +8,10 @@ directly.
 from __future__ import annotations
 
 from controller.costs.calls import Bounds, unpack
-from controller.costs.kernels import step_s, transfer_s
+from controller.costs.compiled import compiled
 from controller.costs.tables import MAX_CHUNK, Floats
-from controller.routing.kernels import deflect
+from controller.routing.kernels import deflect, estimates
 from controller.routing.kernels import toll as tolls
-from controller.routing.kernels.compiled import compiled
-from controller.routing.kernels.estimates import prefill_beside_s
 from controller.types import IntArray
 
 
@@ -24,17 +22,18 @@ def beside_s(
     """`estimates.prefill_beside_s` in the tables' own chunks."""
     tables = unpack(data, bounds)
     budget = tables.options[MAX_CHUNK]
-    return prefill_beside_s(tables, batch, context, history, increment, budget)
+    return estimates.prefill_beside_s(tables, batch, context, history, increment, budget)
 
 
 @compiled
 def handover_s(
     data: Floats, bounds: Bounds, batch: int, context: int, prompt: int, increment: int
 ) -> float:
-    """From a prefill's end to the first token: the transfer, a step with this request in it."""
+    """`estimates.handover_s`."""
     tables = unpack(data, bounds)
-    step = step_s(tables, batch + 1.0, float(context + prompt), 0.0, 0.0)
-    return transfer_s(tables, float(increment)) + step
+    return estimates.handover_s(
+        tables, float(batch), float(context), float(prompt), float(increment)
+    )
 
 
 @compiled

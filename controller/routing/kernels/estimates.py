@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Predicted times that rules compare, beyond Eq. 1 and Eq. 2.
 
-Owns: how long a prefill takes beside running decodes, what a router's queue still holds. Does not
-own: the cost tables, the rules.
+Owns: how long a prefill takes beside running decodes and its hand-over after it, what a router's
+queue still holds. Does not own: the cost tables, the rules.
 """
 
 from __future__ import annotations
 
-from controller.costs.compiled import pure
-from controller.costs.kernels import step_s
+from controller.costs.compiled import compiled, pure
+from controller.costs.kernels import step_s, transfer_s
 from controller.costs.tables import StepTables
-from controller.routing.kernels.compiled import compiled
 
 
 @compiled
@@ -31,3 +30,11 @@ def prefill_beside_s(
         total += step_s(t, batch, context, chunk, chunk * (history + done + 0.5 * chunk))
         done += chunk
     return total
+
+
+@pure
+def handover_s(
+    t: StepTables, batch: float, context: float, prompt: float, increment: float
+) -> float:
+    """From a remote prefill's end to the first token: the transfer, a step with this request."""
+    return transfer_s(t, increment) + step_s(t, batch + 1.0, context + prompt, 0.0, 0.0)

@@ -14,8 +14,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from controller.costs.compiled import compiled
 from controller.routing.kernels.choice import sorts_out
-from controller.routing.kernels.compiled import compiled
 from controller.routing.kernels.lanes import join, leave
 from controller.routing.kernels.moore_hodgson import keep_on_time
 from controller.routing.kernels.orderings import MOORE_HODGSON, Ordering

@@ -2,31 +2,37 @@
 """The queue in front of one prefill worker, as two linked lists in arrays of records.
 
 Owns: joining, leaving, becoming late. Does not own: who goes first (choice.py), the records: the
-live router (controller.routing.waiting) and the simulator (its REQUEST and WORKER) have their own,
-with these fields.
-
-A task:  next, prev      places in its list, -1 at the ends
-         queued_s        when it joined this queue, less what it may jump in a first-come order
-         arrival_s       when the request came
-         predicted_s     predicted time of its prefill on this worker
-         due_s           latest end of that prefill for a first token in time
-         uncached        prompt tokens to compute
-         urgency         strict priority: larger first
-         postponed       how often Algorithm 2 has put it back
-         late            it is in the late list
-         kept            scratch of Moore-Hodgson
-A lane:  queue_head, queue_tail, queued      who may still be in time
-         late_head, late_tail, lates         who cannot be, oldest first
-         late_s                              predicted time of the late ones
-        credit                              tokens that late work may take
+live router (controller.routing.waiting) and the simulator (its REQUEST and WORKER) have their own.
+A task has TASK_FIELDS and `next`, `prev` (places in its list, -1 at the ends), `arrival_s` and
+`urgency` (strict priority: larger first); a lane has LANE_FIELDS.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from controller.routing.kernels.compiled import compiled
+from controller.costs.compiled import compiled
 from controller.routing.kernels.orderings import EARLIEST_DEADLINE, MOORE_HODGSON, SHORTEST
+
+TASK_FIELDS = (
+    ("queued_s", "f8"),  # when it joined this queue, less what it may jump in first-come orders
+    ("predicted_s", "f8"),  # predicted time of its prefill on this worker
+    ("due_s", "f8"),  # latest end of that prefill for a first token in time
+    ("uncached", "i4"),  # prompt tokens to compute
+    ("postponed", "i4"),  # how often it was put back or passed
+    ("late", "i4"),  # it is in the late list
+    ("kept", "i4"),  # scratch of Moore-Hodgson
+)
+LANE_FIELDS = (
+    ("queue_head", "i4"),  # who may still be in time
+    ("queue_tail", "i4"),
+    ("queued", "i4"),
+    ("late_head", "i4"),  # who cannot be, oldest first
+    ("late_tail", "i4"),
+    ("lates", "i4"),
+    ("late_s", "f8"),  # predicted time of the late ones
+    ("credit", "f8"),  # tokens that late work may take
+)
 
 
 @compiled

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from controller.routing.kernels.compiled import compiled
+from controller.costs.compiled import compiled
 
 
 @compiled

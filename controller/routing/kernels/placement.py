@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 
-from controller.routing.kernels.compiled import compiled
+from controller.costs.compiled import compiled
 from controller.routing.kernels.draws import shuffle
 from controller.routing.kernels.reasons import (
     ARGMIN_LOCAL,

@@ -21,9 +21,9 @@ from __future__ import annotations
 
 import math
 
+from controller.costs.compiled import compiled
 from controller.costs.kernels import step_s
 from controller.costs.tables import StepTables
-from controller.routing.kernels.compiled import compiled
 from controller.routing.kernels.estimates import prefill_beside_s
 from controller.routing.kernels.forecast import chance
 from controller.routing.kernels.reasons import LOCAL, TOLL_LOCAL, TOLL_REMOTE

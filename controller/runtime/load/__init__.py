@@ -18,7 +18,6 @@ from controller.runtime.load.rows import RequestRow, Status
 from controller.runtime.load.run import LoadResult, run_load, run_until_signal
 from controller.runtime.load.summary import (
     GroupSummary,
-    Spread,
     Summary,
     served_all,
     summarize,
@@ -34,7 +33,6 @@ __all__ = [
     "Phase",
     "Progress",
     "RequestRow",
-    "Spread",
     "Status",
     "Summary",
     "check_output",

@@ -13,24 +13,12 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 
 from controller.runtime.load.rows import RequestRow, Status, quantile
-from controller.types import Slo
+from controller.types import Slo, Spread
 
 TOTAL = "all"
 SUMMARY_SCHEMA = "equilibrium.load-summary/1"
 _FAILED = (Status.HTTP_ERROR, Status.ERROR, Status.TIMEOUT)
 _DECILES = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """A quantity over finished requests; all None when no request has it."""
-
-    count: int
-    mean: float | None
-    p50: float | None
-    p95: float | None
-    p99: float | None
-    max: float | None
 
 
 @dataclass(frozen=True, slots=True)

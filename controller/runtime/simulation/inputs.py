@@ -43,8 +43,3 @@ def read_workload(argument: str, trace_format: str | None, options: ReadOptions)
         return synthetic(argument.removeprefix(_SYNTHETIC), options.seed)
     path = find(Kind.TRACE, argument)
     return parse_workload(read_trace_text(path), str(path), trace_format, options)
-
-
-def is_synthetic(argument: str) -> bool:
-    """Whether every seed draws a new workload."""
-    return argument.startswith(_SYNTHETIC)

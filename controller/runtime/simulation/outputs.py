@@ -18,7 +18,6 @@ from typing import Any
 from controller.errors import UserError
 from controller.runtime.files import replace_file
 
-FILE_FORMATS = ("parquet", "csv")
 _FLOAT = "%.12g"
 
 

@@ -296,13 +296,13 @@ def _parameters(options: SimOptions) -> Any:
     par[at.ITL_LIMIT_S] = options.slo.itl_ms / 1e3
     par[at.REPORT_DELAY_S] = options.report_delay_s
     par[at.LATE_SHARE], par[at.MAX_WAIT_S] = options.late_share, options.max_wait_s
-    par[at.COST_CV], par[at.GUARD] = options.expected_error, options.itl_guard
     return par
 
 
 def set_params(s: at.State, params: RoutingParams) -> None:
     """The router's parameters from now on."""
     s.par[at.ALPHA], s.par[at.BETA], s.par[at.WINDOW_S] = params.alpha, params.beta, params.window_s
+    s.par[at.COST_CV], s.par[at.GUARD] = params.toll.expected_error, params.toll.itl_guard
 
 
 def _pools(cluster: ClusterSpec) -> Any:

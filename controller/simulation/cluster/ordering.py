@@ -8,7 +8,7 @@ controller.routing.kernels', the very functions that the live router calls.
 from __future__ import annotations
 
 from controller.costs.calls import unpack
-from controller.costs.kernels import step_s, transfer_s
+from controller.routing.kernels import estimates
 from controller.routing.kernels.orderings import ALGORITHM_2, Ordering
 from controller.simulation.cluster.compiled import kernel
 from controller.simulation.cluster.state import (
@@ -39,8 +39,9 @@ def handover_s(s: State, r: int, history: int) -> float:
     w = q.decode_worker
     tables = unpack(s.data, s.bounds[s.wrk[w].table])
     batch, context = float(s.seen[BATCH, w]), float(s.seen[CONTEXT, w])
-    step = step_s(tables, batch + 1.0, context + q.ask, 0.0, 0.0)
-    return (transfer_s(tables, float(q.ask - history)) + step) * q.error
+    return q.error * estimates.handover_s(
+        tables, batch, context, float(q.ask), float(q.ask - history)
+    )
 
 
 @kernel

@@ -124,12 +124,9 @@ class SimOptions:
     """How often a waiting prefill may be passed by later ones; 0: any number."""
     reject: bool = False
     """Early rejection: what cannot be in time any more is refused."""
-    expected_error: float = 0.2
-    """Relative standard deviation that `toll` assumes of predicted times."""
-    itl_guard: float = 0.8
-    """Share of the ITL limit that a step with a local chunk may take (`toll`)."""
     local_chunk_tokens: int = 0
-    """Most prompt tokens of a local prefill in one step; 0: what the engine's budget allows."""
+    """Most prompt tokens of a local prefill in one step, whatever rule placed it (`toll` reads
+    this one, not that of its own parameters); 0: what the engine's budget allows."""
     seed: int = 0
     """Of the rules' own random numbers and of the cost error."""
     report_delay_s: float = 0.0
@@ -179,7 +176,8 @@ class SimOptions:
             raise SimulationError("late_share must be at least 0 and below 1")
         if not self.max_wait_s > 0:
             raise SimulationError("max_wait_s must be above 0")
-        if not self.expected_error >= 0 or not self.itl_guard > 0:
+        toll = self.params.toll
+        if not toll.expected_error >= 0 or not toll.itl_guard > 0:
             raise SimulationError("expected_error must be at least 0, itl_guard above 0")
 
 

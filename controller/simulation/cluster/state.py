@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from controller.routing.kernels.lanes import LANE_FIELDS, TASK_FIELDS
 from controller.simulation.cluster.compiled import Bundle, bundle_type
 
 NOBODY = -1
@@ -77,13 +78,7 @@ REQUEST = np.dtype(
         ("peer_next", "i4"),  # in a second one: unfinished prefills, decode legs without a token
         ("peer_prev", "i4"),
         # At the router.
-        ("queued_s", "f8"),
-        ("predicted_s", "f8"),
-        ("due_s", "f8"),  # latest end of its prefill for a first token in time
-        ("uncached", "i4"),
-        ("postponed", "i4"),
-        ("late", "i4"),
-        ("kept", "i4"),
+        *TASK_FIELDS,
         ("fly_next", "i4"),
         ("fly_prev", "i4"),
         ("sample_s", "f8"),  # TTFT as the router saw it
@@ -186,14 +181,7 @@ WORKER = np.dtype(
         ("egress_s", "f8"),
         ("ingress_s", "f8"),
         # Its queue at the router.
-        ("queue_head", "i4"),
-        ("queue_tail", "i4"),
-        ("queued", "i4"),
-        ("late_head", "i4"),
-        ("late_tail", "i4"),
-        ("lates", "i4"),
-        ("late_s", "f8"),
-        ("credit", "f8"),
+        *LANE_FIELDS,
         ("fly_head", "i4"),
         ("fly_tail", "i4"),
         ("sample_head", "i4"),

@@ -26,7 +26,7 @@ from controller.simulation.cluster.token_gaps import token_gaps
 from controller.simulation.report.parts import LOCAL, ttft_parts
 from controller.simulation.traces import TraceError
 from controller.simulation.workloads.workload import chain_heads
-from controller.types import FloatArray, IntArray
+from controller.types import FloatArray, IntArray, Spread
 
 SCHEMA = "equilibrium.simulation-summary/1"
 _DECILES = 10
@@ -43,18 +43,6 @@ class Cohort:
 
 
 EVERYONE = Cohort()
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """A quantity over the requests that have it; all None when none has."""
-
-    count: int
-    mean: float | None
-    p50: float | None
-    p95: float | None
-    p99: float | None
-    max: float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from itertools import permutations
 
 import numpy as np
 
+from controller.costs.compiled import compiled
 from controller.routing.kernels import choice, forecast
 from controller.routing.kernels.algorithm_2 import ROOM
-from controller.routing.kernels.compiled import compiled
 from controller.routing.kernels.orderings import ORDERINGS, Ordering
 from controller.routing.waiting import WaitingPrefills
 

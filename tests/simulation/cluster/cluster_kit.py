@@ -18,9 +18,31 @@ from controller.simulation.cluster.links import settle_pins
 from controller.simulation.cluster.placement import PLACEMENTS
 from controller.simulation.cluster.spec import ClusterSpec, SimOptions, Worker
 from controller.simulation.cluster.state import State
-from controller.simulation.workloads.rows import conversations, template_heads
+from controller.simulation.workloads.rows import conversations, single_rounds, template_heads
 from controller.simulation.workloads.workload import Workload
-from controller.types import RoutingParams, Slo
+from controller.types import RoutingParams, Slo, TollParams
+
+# 10 ms a step, 1 ms a prompt token, 0.1 ms a KV token moved: arithmetic by head.
+COSTS = linear_tables(0.010, 0.0, 0.0, 0.001, 0.0, 512, 0.0, 1.0, 10_000.0)
+ENGINE = EngineSpec(block_size=16, num_blocks=600, max_num_batched_tokens=512, max_num_seqs=16)
+
+
+def requests(*rows: tuple[float, int, int]) -> Workload:
+    """(arrival, prompt, output) each."""
+    arrival, prompt, output = zip(*rows, strict=True)
+    return single_rounds("rows", np.array(arrival, float), np.array(prompt), np.array(output))
+
+
+def two_rounds() -> Workload:
+    """160 prompt and 4 output tokens; 1 s after their end 16 more, and 4."""
+    return conversations(
+        "session",
+        np.zeros(1),
+        np.array([2]),
+        np.array([160, 16]),
+        np.array([4, 4]),
+        np.full(2, 1.0),
+    )
 
 
 def tables(rng: np.random.Generator, bent: bool) -> StepTables:
@@ -145,10 +167,12 @@ def options(draw: st.DrawFn) -> SimOptions:
         max_wait_s=draw(st.sampled_from([math.inf, math.inf, 0.1])),
         passed_cap=draw(st.sampled_from([0, 0, 2])),
         reject=draw(st.sampled_from([False, False, False, True])),
-        expected_error=draw(st.sampled_from([0.0, 0.2])),
         binding=draw(st.sampled_from(["least_context", "round_robin"])),
         slo=Slo(draw(st.sampled_from([5.0, 50.0])), draw(st.sampled_from([9.0, 30.0]))),
-        params=RoutingParams(window_s=draw(st.sampled_from([0.05, 10.0]))),
+        params=RoutingParams(
+            window_s=draw(st.sampled_from([0.05, 10.0])),
+            toll=TollParams(expected_error=draw(st.sampled_from([0.0, 0.2]))),
+        ),
         local_chunk_tokens=draw(st.sampled_from([0, 0, 3])),
         in_flight_steps=draw(st.integers(1, 2)),
         report_delay_s=draw(st.sampled_from([0.0, 0.0, 0.005, 0.1])),

@@ -106,7 +106,7 @@ def due_s(ref, r, decode, history, now_s) -> float:
 def by_toll(ref, r, decode, history, fresh, now_s):
     """(prefill worker or None, decode worker, history)."""
     o = ref.options
-    limit_s, cv = o.slo.ttft_ms / 1e3, o.expected_error
+    limit_s, cv = o.slo.ttft_ms / 1e3, o.params.toll.expected_error
     prompt, arrival_s = ref.ask(r), ref.out[r].arrival_s
     after_s = handover_s(ref, decode, prompt, history)
     misses, ttft_s = [], []
@@ -141,7 +141,7 @@ def by_toll(ref, r, decode, history, fresh, now_s):
 
 def local_price(ref, r, d, history, now_s):
     o = ref.options
-    limit_s, cv = o.slo.ttft_ms / 1e3, o.expected_error
+    limit_s, cv = o.slo.ttft_ms / 1e3, o.params.toll.expected_error
     prompt = ref.ask(r)
     batch, context = float(d.batch), float(d.context)
     budget = min(float(d.costs.max_chunk_tokens), float(d.spec.max_num_batched_tokens))
@@ -153,7 +153,7 @@ def local_price(ref, r, d, history, now_s):
         float(len(d.locals)),
         float(o.local_chunk_tokens) if o.local_chunk_tokens else budget,
         budget,
-        o.itl_guard * (o.slo.itl_ms / 1e3),
+        o.params.toll.itl_guard * (o.slo.itl_ms / 1e3),
     )
     if chunk == 0 or ref.blocks(d, d.context + prompt * (len(d.locals) + 1)) > d.spec.num_blocks:
         return 1.0, math.nan, 0, 0.0

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from cluster_kit import COSTS, ENGINE, requests
 
-from controller.costs.tables import linear_tables
-from controller.engine import EngineSpec
 from controller.simulation.cluster import (
     ClusterEvent,
     EventKind,
@@ -19,19 +18,9 @@ from controller.simulation.cluster import (
     simulate,
     uniform_cluster,
 )
-from controller.simulation.workloads.rows import single_rounds
 from controller.types import RoutingParams
 
 pytestmark = [pytest.mark.unit, pytest.mark.timeout(900)]
-
-ENGINE = EngineSpec(block_size=16, num_blocks=600, max_num_batched_tokens=512, max_num_seqs=16)
-# 10 ms a step, 1 ms a prompt token, 0.1 ms a KV token moved: arithmetic by head.
-COSTS = linear_tables(0.010, 0.0, 0.0, 0.001, 0.0, 512, 0.0, 1.0, 10_000.0)
-
-
-def requests(*rows: tuple[float, int, int]):
-    arrival, prompt, output = zip(*rows, strict=True)
-    return single_rounds("rows", np.array(arrival, float), np.array(prompt), np.array(output))
 
 
 def busy_load():

@@ -8,10 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cluster_kit import clusters, options, workloads
+from cluster_kit import COSTS, clusters, options, requests, two_rounds, workloads
 from hypothesis import HealthCheck, given, settings
 
-from controller.costs.tables import linear_tables
 from controller.engine import EngineSpec
 from controller.simulation.cluster import (
     ClusterEvent,
@@ -23,7 +22,6 @@ from controller.simulation.cluster import (
     Worker,
     simulate,
 )
-from controller.simulation.workloads.rows import conversations, single_rounds
 
 pytestmark = [pytest.mark.unit, pytest.mark.timeout(900)]
 
@@ -35,14 +33,7 @@ ENGINE = EngineSpec(
     kv_lease_s=5.0,
     cold_start_s=2.0,
 )
-# 10 ms a step, 1 ms a prompt token, 0.1 ms a KV token moved: arithmetic by head.
-COSTS = linear_tables(0.010, 0.0, 0.0, 0.001, 0.0, 512, 0.0, 1.0, 10_000.0)
 FAIL, JOIN, DRAIN, SWITCH = EventKind
-
-
-def requests(*rows: tuple[float, int, int]):
-    arrival, prompt, output = zip(*rows, strict=True)
-    return single_rounds("rows", np.array(arrival, float), np.array(prompt), np.array(output))
 
 
 def cluster(prefill: int, decode: int, *events: tuple[float, int, EventKind], absent=()):
@@ -118,14 +109,7 @@ def test_a_prefill_under_way_finds_another_decode_worker():
 
 
 def test_sessions_lose_their_worker_and_their_history():
-    load = conversations(
-        "session",
-        np.zeros(1),
-        np.array([2]),
-        np.array([160, 16]),
-        np.array([4, 4]),
-        np.full(2, 1.0),
-    )
+    load = two_rounds()
     events = ((0.5, 1, FAIL), (0.5, 1, JOIN))
     run = simulate(load, cluster(1, 1, *events), SimOptions())
     # 1.0 s after the first round its worker is not back yet.

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from cluster_kit import COSTS, ENGINE, requests, two_rounds
 
 from controller.costs.tables import linear_tables
-from controller.engine import EngineSpec
 from controller.simulation.cluster import (
     ClusterSpec,
     SimOptions,
@@ -24,15 +24,6 @@ from controller.simulation.workloads.rows import conversations, single_rounds, t
 
 # The first one compiles the kernels: a minute of processor time.
 pytestmark = [pytest.mark.unit, pytest.mark.timeout(900)]
-
-ENGINE = EngineSpec(block_size=16, num_blocks=600, max_num_batched_tokens=512, max_num_seqs=16)
-# 10 ms a step, 1 ms a prompt token, 0.1 ms a KV token moved: arithmetic by head.
-COSTS = linear_tables(0.010, 0.0, 0.0, 0.001, 0.0, 512, 0.0, 1.0, 10_000.0)
-
-
-def requests(*rows: tuple[float, int, int]):
-    arrival, prompt, output = zip(*rows, strict=True)
-    return single_rounds("rows", np.array(arrival, float), np.array(prompt), np.array(output))
 
 
 def test_the_parts_of_a_remote_ttft_add_up():
@@ -54,14 +45,7 @@ def test_transfers_over_one_link_wait_for_each_other():
 
 
 def test_a_session_returns_to_its_decode_worker_and_finds_its_history():
-    load = conversations(
-        "session",
-        np.zeros(1),
-        np.array([2]),
-        np.array([160, 16]),
-        np.array([4, 4]),
-        np.full(2, 1.0),
-    )
+    load = two_rounds()
     result = simulate(load, uniform_cluster(2, 3, ENGINE, COSTS), SimOptions())
     assert result.decode_worker[0] == result.decode_worker[1]
     assert result.arrival_s[1] == pytest.approx(result.finish_s[0] + 1.0)
@@ -127,14 +111,7 @@ def test_a_chunk_schedule_counts_down_its_sizes_and_keeps_the_last():
 
 
 def test_history_that_only_the_decode_worker_holds_is_read_before_the_increment_is_computed():
-    load = conversations(
-        "session",
-        np.zeros(1),
-        np.array([2]),
-        np.array([160, 16]),
-        np.array([4, 4]),
-        np.full(2, 1.0),
-    )
+    load = two_rounds()
     # The first round is prefilled on worker 0, the second on worker 1, in turn.
     options = SimOptions(placement="round_robin", transfer="history_read")
     run = simulate(load, uniform_cluster(2, 1, ENGINE, COSTS), options)

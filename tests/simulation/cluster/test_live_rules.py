@@ -30,7 +30,6 @@ from controller.runtime.router.queues import PrefillQueues, TooLateError
 from controller.simulation.cluster.simulate import simulate
 from controller.simulation.cluster.spec import SimOptions, Status, uniform_cluster
 from controller.types import ClusterView, DecodePool, Place, PrefillTask, RoutingParams, Slo
-from controller.types import TollParams as Toll
 
 pytestmark = [pytest.mark.unit, pytest.mark.timeout(900)]
 
@@ -61,7 +60,7 @@ class Live(Reference):
         )
         self.ids = tuple(worker.number for worker in self.prefill)
         self.queues.sync(self.ids)
-        knobs = Toll(chosen.expected_error, chosen.itl_guard, chosen.local_chunk_tokens)
+        knobs = replace(chosen.params.toll, local_chunk_tokens=chosen.local_chunk_tokens)
         params = replace(chosen.params, toll=knobs)
         draws: Random = Draws(chosen.seed)  # type: ignore[assignment]
         self.rule = PLACEMENTS[chosen.placement](self.costs, chosen.slo, params, draws)
