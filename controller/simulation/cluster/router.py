@@ -135,10 +135,10 @@ def _hear_for(s: State, w: int, fresh: bool) -> None:
 
 @kernel
 def too_large(s: State, w: int, r: int) -> bool:
-    """Whether prompt and output cannot fit even alone; the last token's own KV is never needed."""
-    q = s.req[r]
-    need = worker_blocks(s.wrk[w], q.ask + (q.output - (q.ask - q.prompt)) - 1)
-    return need > s.wrk[w].num_blocks
+    """Whether prompt and output cannot fit even alone (EngineSpec.most_tokens)."""
+    worker, q = s.wrk[w], s.req[r]
+    beyond = (worker.emit_num + worker.emit_den - 1) // worker.emit_den - 1
+    return worker_blocks(worker, q.prompt + q.output - 1 + beyond) > worker.num_blocks
 
 
 @kernel

@@ -100,7 +100,7 @@ class Worker:
         self.reported: set[str] = set()
         self.arrived: set[str] = set()
         self.news: list[tuple] = []  # reports under way
-        self.steps: list[tuple[float, float, int]] = []  # end, duration, decodes
+        self.steps: list[tuple[float, float, int]] = []  # end, duration by decodes, tokens
 
     def bury(self) -> None:
         """The end of a process."""
@@ -234,7 +234,9 @@ class Reference:
             r, leg, _ = output.request_id.split("/")
             self.token(worker, int(r), leg, output, now_s)
         if worker.step.decode_requests:
-            worker.steps.append((now_s, worker.step.duration_s, worker.step.decode_requests))
+            tokens = worker.step.decode_requests * worker.step.tokens_per_decode
+            took_s = worker.step.duration_s
+            worker.steps.append((now_s, took_s * worker.step.decode_requests, tokens))
         self.report(worker)
         self.ready.setdefault(worker.number, now_s)
 
@@ -244,9 +246,9 @@ class Reference:
             assert done
             self.prefilled(worker, r, now_s)
             return
-        self.out[r].tokens_s.append(now_s)
+        self.out[r].tokens_s += [now_s] * output.tokens
         worker.locals.discard(r)
-        worker.generated[r] = worker.generated.get(r, 0) + 1
+        worker.generated[r] = worker.generated.get(r, 0) + output.tokens
         if done:
             del worker.generated[r]
             self.unhold(r)
@@ -374,8 +376,8 @@ class Reference:
         return int(self.w.prompt_tokens[r]) + self.out[r].moved
 
     def too_large(self, r: int, decode: Worker) -> bool:
-        whole = int(self.w.prompt_tokens[r] + self.w.output_tokens[r])
-        return self.blocks(decode, whole - 1) > decode.spec.num_blocks
+        lengths = int(self.w.prompt_tokens[r]), int(self.w.output_tokens[r])
+        return self.blocks(decode, decode.spec.most_tokens(*lengths)) > decode.spec.num_blocks
 
     def refuse(self, r: int, now_s: float) -> None:
         self.end(r, "failed" if self.out[r].migrations else "rejected", now_s)
@@ -497,7 +499,7 @@ class Reference:
         first_s = newest_s - self.options.params.window_s
         steps = [(x, n) for at_s, x, n in decode.steps if first_s < at_s <= newest_s]
         weight = sum(n for _, n in steps)
-        return sum(x * n for x, n in steps) / weight if weight else math.nan
+        return sum(x for x, _ in steps) / weight if weight else math.nan
 
     def ttft_window_s(self, worker: Worker, now_s: float) -> float:
         mean = worker.ttft.mean(now_s)
