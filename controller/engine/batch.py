@@ -74,5 +74,4 @@ class Batch:
             prefill_kv_tokens=self.prefill_kv_tokens,
             decode_requests=len(self.decodes),
             decode_kv_tokens=self.decode_kv_tokens,
-            tokens_per_decode=self.emitted,
         )

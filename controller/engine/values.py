@@ -185,8 +185,6 @@ class Step:
     """Requests that decode, among them decode legs right after their pull."""
     decode_kv_tokens: int
     """KV tokens those hold at the start of the step."""
-    tokens_per_decode: int = 1
-    """Tokens that each of those gets (not a field of Dynamo's)."""
 
 
 @dataclass(frozen=True, slots=True)

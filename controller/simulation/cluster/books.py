@@ -14,7 +14,6 @@ from controller.routing.kernels.estimates import queue_s
 from controller.routing.kernels.lanes import join, leave
 from controller.simulation.cluster.clock import key, steps_s, steps_until
 from controller.simulation.cluster.compiled import kernel
-from controller.simulation.cluster.decodes import steps_begun, tokens_after
 from controller.simulation.cluster.state import (
     FLY_S,
     FLY_TOKENS,
@@ -157,9 +156,11 @@ def ttft_window_s(s: State, w: int, now_s: float) -> float:
 
 @kernel
 def itl_window_s(s: State, w: int, now_s: float) -> float:
-    """Mean gap of decode w's tokens in the window: steps that ended in it, over their tokens.
+    """Mean gap of decode w's tokens in the window: steps that ended in it, weighted by batch.
 
-    Reports come late by the delay, so the window ends that much earlier. NaN when it is empty.
+    As live the time of a step counts as one gap, also if it brings several tokens (a forward-pass
+    report does not say how many). Reports come late by the delay, so the window ends that much
+    earlier. NaN when it is empty.
     """
     worker = s.wrk[w]
     newest_s = now_s - s.par[REPORT_DELAY_S]
@@ -171,19 +172,13 @@ def itl_window_s(s: State, w: int, now_s: float) -> float:
         ended = _ended_steps(entry, entry.n, newest_s)
         if ended > skip:
             total_s += (_sum_s(entry, ended) - _sum_s(entry, skip)) * entry.batch
-            weight += _tokens(worker, entry.step, skip, ended) * entry.batch
+            weight += float(ended - skip) * entry.batch
         at, skip = entry.next, 0
     if worker.busy and worker.in_batch > 0:
         ended = _ended_now(worker, newest_s)
         total_s += steps_s(worker.first_s, worker.slope_s, ended) * worker.in_batch
-        weight += _tokens(worker, steps_begun(worker), 0, ended) * worker.in_batch
+        weight += float(ended) * worker.in_batch
     return total_s / weight if weight > 0.0 else math.nan
-
-
-@kernel
-def _tokens(worker: Any, before: int, skip: int, ended: int) -> float:
-    """Tokens that a worker's steps before+skip+1 to before+ended bring each decode."""
-    return float(tokens_after(worker, before + ended) - tokens_after(worker, before + skip))
 
 
 @kernel

@@ -100,7 +100,7 @@ class Worker:
         self.reported: set[str] = set()
         self.arrived: set[str] = set()
         self.news: list[tuple] = []  # reports under way
-        self.steps: list[tuple[float, float, int]] = []  # end, duration by decodes, tokens
+        self.steps: list[tuple[float, float, int]] = []  # end, duration, decodes
 
     def bury(self) -> None:
         """The end of a process."""
@@ -234,9 +234,7 @@ class Reference:
             r, leg, _ = output.request_id.split("/")
             self.token(worker, int(r), leg, output, now_s)
         if worker.step.decode_requests:
-            tokens = worker.step.decode_requests * worker.step.tokens_per_decode
-            took_s = worker.step.duration_s
-            worker.steps.append((now_s, took_s * worker.step.decode_requests, tokens))
+            worker.steps.append((now_s, worker.step.duration_s, worker.step.decode_requests))
         self.report(worker)
         self.ready.setdefault(worker.number, now_s)
 
@@ -499,7 +497,7 @@ class Reference:
         first_s = newest_s - self.options.params.window_s
         steps = [(x, n) for at_s, x, n in decode.steps if first_s < at_s <= newest_s]
         weight = sum(n for _, n in steps)
-        return sum(x for x, _ in steps) / weight if weight else math.nan
+        return sum(x * n for x, n in steps) / weight if weight else math.nan
 
     def ttft_window_s(self, worker: Worker, now_s: float) -> float:
         mean = worker.ttft.mean(now_s)
