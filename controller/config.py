@@ -236,6 +236,9 @@ class EmulatedConfig(ConfigModel):
         default=True,
         description="false imitates the stock mocker, whose decode worker prefills for free",
     )
+    async_scheduling: bool = Field(
+        default=False, description="compose a step when the one before starts (vLLM's default)"
+    )
 
 
 class VllmConfig(ConfigModel):

@@ -231,8 +231,6 @@ def _workers(cluster: ClusterSpec, options: SimOptions) -> tuple[Any, Any]:
     words = 0
     for i, worker in enumerate(cluster.workers):
         spec = cluster.engines[worker.engine]
-        if spec.async_scheduling:
-            raise SimulationError("engine: async_scheduling is not simulated yet; set it to False")
         row = wrk[i]
         row.role = at.PREFILLS if i < len(cluster.prefill) else at.DECODES
         row.life = at.LIVE if worker.present else at.DEAD
@@ -242,7 +240,9 @@ def _workers(cluster: ClusterSpec, options: SimOptions) -> tuple[Any, Any]:
         row.max_tokens, row.max_seqs = spec.max_num_batched_tokens, spec.max_num_seqs
         row.prefix_cache, row.charge_prefill = spec.prefix_cache, spec.charge_prefill
         row.watermark, row.prefill_first = spec.watermark_blocks, spec.prefill_first
-        row.reserve_prompt = spec.reserve_prompt
+        row.reserve_prompt, row.lead = spec.reserve_prompt, spec.async_scheduling
+        row.verified = spec.verified_tokens
+        row.emit_num, row.emit_den = spec.emission
         bound = InFlightBound(spec.max_num_batched_tokens, options.in_flight_steps)
         row.in_flight_tokens = bound.tokens
         row.ends, row.residues = words, words + WIDTH * (spec.max_num_seqs + 1)

@@ -33,7 +33,7 @@ from controller.simulation.cluster.heaps import push_later
 from controller.simulation.cluster.links import orphan
 from controller.simulation.cluster.ordering import ordering, prefill_due_s
 from controller.simulation.cluster.placement import place, place_at_last
-from controller.simulation.cluster.report import hear
+from controller.simulation.cluster.report import hear, hear_all
 from controller.simulation.cluster.state import (
     ADRIFT,
     AT_ROUTER,
@@ -127,18 +127,17 @@ def dispatch(s: State, r: int, now_s: float) -> None:
 def _hear_for(s: State, w: int, fresh: bool) -> None:
     """Reports that placement may read: of the decode worker, or of all while it may change."""
     if fresh:
-        for i in range(s.ctl[DECODE_POOL]):
-            hear(s, s.pool[1, i])
+        hear_all(s)
     else:
         hear(s, w)
 
 
 @kernel
 def too_large(s: State, w: int, r: int) -> bool:
-    """Whether prompt and output cannot fit even alone; the last token's own KV is never needed."""
-    q = s.req[r]
-    need = worker_blocks(s.wrk[w], q.ask + (q.output - (q.ask - q.prompt)) - 1)
-    return need > s.wrk[w].num_blocks
+    """Whether prompt and output cannot fit even alone (EngineSpec.most_tokens)."""
+    worker, q = s.wrk[w], s.req[r]
+    beyond = (worker.emit_num + worker.emit_den - 1) // worker.emit_den - 1
+    return worker_blocks(worker, q.prompt + q.output - 1 + beyond) > worker.num_blocks
 
 
 @kernel
@@ -157,8 +156,8 @@ def bind(s: State, r: int) -> bool:
             draw = decision_draw(~s.ctl[SEED], s.ctl[BINDINGS])
             s.ctl[BINDINGS] += 1
             context = s.scratch[:count]
+            hear_all(s)
             for i in range(count):
-                hear(s, s.pool[1, i])
                 context[i] = s.seen[BOOKED, s.pool[1, i]] + s.seen[MADE, s.pool[1, i]]
             chosen = least_context(context, draw)
         w = s.pool[1, chosen]

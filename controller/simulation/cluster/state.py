@@ -56,7 +56,8 @@ REQUEST = np.dtype(
         ("generated", "i4"),  # by this leg; while it decodes, see `end_step`
         ("target", "i4"),  # ask + generated when it was last admitted
         ("computed", "i4"),  # while it does not decode
-        ("chunk", "i4"),  # prompt tokens in the running step
+        ("chunk", "i4"),  # prompt tokens in the step that was composed last
+        ("under_way", "i4"),  # in the running step, if the next one was composed with it
         ("reads", "i4"),  # history that its prefill leg has still to read
         ("read_tokens", "i4"),  # history KV that was moved to the prefill worker
         ("chunk_cap", "i4"),  # most prompt tokens in a step of a local prefill, 0 = no cap
@@ -71,7 +72,8 @@ REQUEST = np.dtype(
         ("priority", "i4"),  # lower first, vLLM's sense
         ("order", "i8"),  # arrival number at the engine
         ("joined", "i8"),  # admission number at the engine
-        ("base", "i8"),  # engine step after which it had computed `computed`
+        ("since", "i8"),  # the engine's `clock` when it had computed `computed`
+        ("missed", "i8"),  # last decode step of the engine that left it out
         ("end_step", "i8"),  # engine step whose end brings its last token
         ("next", "i4"),  # in the one list that it is in: router queue, waiting, pulling, running
         ("prev", "i4"),
@@ -118,6 +120,10 @@ WORKER = np.dtype(
         ("charge_prefill", "i4"),
         ("prefill_first", "i4"),
         ("reserve_prompt", "i4"),
+        ("lead", "i4"),  # 1: a step is composed when the one before it starts
+        ("verified", "i4"),  # tokens that a decode computes in a step
+        ("emit_num", "i4"),  # s decode steps bring s * emit_num // emit_den tokens to each decode
+        ("emit_den", "i4"),
         ("in_flight_tokens", "i8"),  # bound of the router
         ("switching", "i4"),  # drains in order to start on the other side
         ("cold_start_s", "f8"),
@@ -132,13 +138,22 @@ WORKER = np.dtype(
         ("end_s", "f8"),
         ("ready_s", "f8"),
         ("grown", "i8"),  # of these steps' growth, already taken
-        ("step", "i8"),  # decode steps before them
+        ("step", "i8"),  # decode steps before them; with a lead the first of them included
+        ("clock", "i8"),  # tokens that so many decode steps bring
         ("in_batch", "i4"),  # decodes that take part
         ("partial", "i4"),  # some decodes do not
         ("budget", "i8"),  # tokens of the step that are not handed out
         ("chunk", "i8"),
         ("pairs", "f8"),
         ("batch_context", "i8"),  # KV tokens of the decodes that take part
+        # With a lead: the step after the running one, and what the running one brings.
+        ("ahead_batch", "i4"),
+        ("ahead_partial", "i4"),
+        ("ahead_context", "i8"),
+        ("ahead_chunk", "i8"),
+        ("ahead_pairs", "f8"),
+        ("in_flight", "i8"),  # tokens for each of its decodes
+        ("lost", "i8"),  # of these, of decodes that were preempted meanwhile
         # Running requests.
         ("decodes", "i4"),
         ("context", "i8"),  # KV tokens the decodes hold

@@ -244,9 +244,9 @@ class Reference:
             assert done
             self.prefilled(worker, r, now_s)
             return
-        self.out[r].tokens_s.append(now_s)
+        self.out[r].tokens_s += [now_s] * output.tokens
         worker.locals.discard(r)
-        worker.generated[r] = worker.generated.get(r, 0) + 1
+        worker.generated[r] = worker.generated.get(r, 0) + output.tokens
         if done:
             del worker.generated[r]
             self.unhold(r)
@@ -374,8 +374,8 @@ class Reference:
         return int(self.w.prompt_tokens[r]) + self.out[r].moved
 
     def too_large(self, r: int, decode: Worker) -> bool:
-        whole = int(self.w.prompt_tokens[r] + self.w.output_tokens[r])
-        return self.blocks(decode, whole - 1) > decode.spec.num_blocks
+        lengths = int(self.w.prompt_tokens[r]), int(self.w.output_tokens[r])
+        return self.blocks(decode, decode.spec.most_tokens(*lengths)) > decode.spec.num_blocks
 
     def refuse(self, r: int, now_s: float) -> None:
         self.end(r, "failed" if self.out[r].migrations else "rejected", now_s)
