@@ -78,7 +78,7 @@ def engines(draw: st.DrawFn) -> EngineSpec:
         emitted_tokens=emitted,
         async_scheduling=draw(st.sampled_from([False, False, True])),
         block_size=draw(st.sampled_from([2, 4, 8])),
-        num_blocks=draw(st.integers(12, 60)),
+        num_blocks=draw(st.integers(12, 45)),
         max_num_batched_tokens=draw(st.integers(4, 40)),
         max_num_seqs=draw(st.integers(1, 6)),
         prefix_cache=draw(st.booleans()) or draw(st.booleans()),

@@ -3,7 +3,7 @@
 
 Prompts of whole blocks that others have computed, are computing, or that fill their last block in
 the very step in which somebody else looks for it; arrivals, ends, failures and drains at one
-instant. All times of these clusters are multiples of 0.1 ms, so that they do coincide.
+instant. All times of these clusters are round, so that they do coincide.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ pytestmark = [pytest.mark.unit, pytest.mark.timeout(900)]
 
 BLOCK = 8  # of the workloads; those of the engines divide it
 TICK_S = 0.01
-ROUND = linear_tables(0.010, 0.0, 0.0, 0.001, 0.0, 64, 0.0, 1.0, 10_000.0)
-BENT = linear_tables(0.010, 0.001, 0.0001, 0.001, 0.0, 64, 0.005, 1.0, 1_000.0)
+# A tick a step and a transfer; and tenths of a millisecond by batch, context and tokens.
+TICKS = linear_tables(TICK_S, 0.0, 0.0, 0.0, 0.0, 64, TICK_S, 1.0, 1e12)
+TENTHS = linear_tables(TICK_S, 0.001, 0.0001, 0.001, 0.0, 64, 0.005, 1.0, 10_000.0)
 
 quick = settings(
     max_examples=150,
@@ -44,9 +45,9 @@ quick = settings(
 
 @st.composite
 def round_clusters(draw: st.DrawFn, unsteady: bool = False) -> ClusterSpec:
-    """Clusters whose steps and transfers take whole ticks, or tenths of one."""
+    """Clusters whose steps and transfers take whole ticks, or tenths of milliseconds."""
     drawn = draw(clusters(unsteady=unsteady))
-    costs = tuple(draw(st.sampled_from([ROUND, ROUND, BENT])) for _ in drawn.costs)
+    costs = tuple(draw(st.sampled_from([TICKS, TICKS, TENTHS])) for _ in drawn.costs)
     engines = tuple(
         replace(engine, cold_start_s=draw(st.sampled_from([0.0, TICK_S])), kv_lease_s=0.1)
         for engine in drawn.engines
