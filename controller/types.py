@@ -25,6 +25,7 @@ BoolArray = NDArray[np.bool_]
 
 PlacementName = Literal[
     "toll",
+    "batch",
     "deflect",
     "ampd",
     "least_ttft",

@@ -209,6 +209,7 @@ def _describe(tasks: Any, i: int, arrival_s: float, uncached: int, urgency: int)
     task.arrival_s, task.uncached, task.urgency = arrival_s, uncached, urgency
     task.postponed = task.late = task.kept = task.flies = 0
     task.lane = task.next = task.prev = -1
+    task.asked_s = -np.inf
 
 
 @compiled
