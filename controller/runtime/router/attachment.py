@@ -23,28 +23,34 @@ from prometheus_client import CollectorRegistry, start_http_server
 
 from controller.config import DeploymentConfig, OrderingConfig
 from controller.errors import UserError
+from controller.routing.decision_record import RouterRow
 from controller.routing.inflight import InFlightBound
 from controller.routing.kernels.orderings import ORDERINGS, Ordering
 from controller.routing.registry import PLACEMENTS
+from controller.routing.units import worker_of
 from controller.runtime.clock import Clock
 from controller.runtime.dynamo_io import make_runtime
 from controller.runtime.forward_passes import ForwardPasses
 from controller.runtime.resources import read_profile
 from controller.runtime.router.core import CoreSettings, RouterCore
+from controller.runtime.router.decision_log import DecisionLog
 from controller.runtime.router.decode_state import DecodeState, PassReport
 from controller.runtime.router.handover import unsupported_backend
 from controller.runtime.router.hints import Objectives
 from controller.runtime.router.mode import Mode, ModeFile
 from controller.runtime.router.ports import (
-    DecodeCards,
     DynamoPrefillPort,
+    PrefillStep,
     PrefixIndex,
+    WorkerCards,
     engine_facts,
     pass_report,
+    prefill_step,
     read_cards,
 )
-from controller.runtime.router.queues import PrefillQueues
-from controller.runtime.router.records import DecisionLog, RouterMetrics
+from controller.runtime.router.queues import PrefillQueues, QueueOptions
+from controller.runtime.router.records import unix_now
+from controller.runtime.router.router_metrics import RouterMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +72,7 @@ class Parts:
     block_size: int
     kv_tokens: int | None
     """KV tokens that a decode worker has room for, by its card."""
+    log: DecisionLog
 
 
 class RouterProcess:
@@ -88,7 +95,9 @@ class RouterProcess:
             InFlightBound(router.max_num_batched_tokens),
             router.window_s,
             _ordering(router.ordering),
-            router.ordering.reject,
+            QueueOptions(
+                router.ordering.reject, router.late_binding, config.slo.weights_of_tenants()
+            ),
         )
         self._closing: list[Callable[[], Any]] = []
 
@@ -123,21 +132,50 @@ class RouterProcess:
             on_report(report)
 
         reports = ForwardPasses(decode, pass_report, observe)
-        log = DecisionLog(self._run_dir / "decisions.jsonl")
-        cards = DecodeCards(decode)
-        self._closing += [reports.close, log.close, cards.close]
+        steps = ForwardPasses(prefill, prefill_step, self._stepped)
+        log = self._log(int(decode.connection_id()))
+        cards, prefill_cards = WorkerCards(decode), WorkerCards(prefill)
+        self._closing += [reports.close, steps.close, log.close, cards.close, prefill_cards.close]
         self._queues.block_size = block_size
-        self.keep(self._sync(port, decode_client, cards))
-        self._export(port)
+        core = self._core(port, log, sticky_sessions)
+        self.keep(self._sync(core, port, decode_client, cards, prefill_cards))
+        self._export(port, core)
         return Parts(
             runtime=runtime,
-            core=self._core(port, log, sticky_sessions),
+            core=core,
             prefill_port=port,
             prefill_client=prefill_client,
             decode_client=decode_client,
             card=card,
             block_size=block_size,
             kv_tokens=engine_facts(card).kv_tokens,
+            log=log,
+        )
+
+    def _stepped(self, step: PrefillStep) -> None:
+        self._queues.stepped(step.unit_id, step.step_tokens, step.waiting_tokens, self.clock.now())
+
+    def _log(self, instance_id: int) -> DecisionLog:
+        config, router = self.config, self.config.router
+        row = RouterRow(
+            router_id=f"{instance_id:x}",
+            replica=0,
+            replicas=1,
+            model=config.model,
+            attachment=router.attachment,
+            policy=router.policy,
+            profile=router.profile,
+            ttft_ms=config.slo.ttft_ms,
+            itl_ms=config.slo.itl_ms,
+            time_scale=config.time_scale,
+            started_unix_s=unix_now(),
+            params=router.model_dump(
+                include={"alpha", "beta", "window_s", "toll", "ordering", "late_binding"}
+            ),
+        )
+        path = self._run_dir / "decisions.jsonl"
+        return DecisionLog(
+            path, row, int(router.decision_log.max_mb * 1e6), router.decision_log.files
         )
 
     def announce(self, instance_id: int) -> None:
@@ -174,6 +212,8 @@ class RouterProcess:
             max_wait_s=router.max_wait_s,
             prefill_timeout_s=router.prefill_timeout_s,
             sticky_sessions=sticky_sessions,
+            handover_s=router.kv_lease_s if router.attachment == "relay" else None,
+            most_requests=router.max_requests,
         )
         return RouterCore(
             rule,
@@ -189,11 +229,25 @@ class RouterProcess:
             lambda: self._mode.shadow,
         )
 
-    async def _sync(self, port: DynamoPrefillPort, decode_client: Any, cards: DecodeCards) -> None:
+    async def _sync(
+        self,
+        core: RouterCore,
+        port: DynamoPrefillPort,
+        decode_client: Any,
+        cards: WorkerCards,
+        prefill_cards: WorkerCards,
+    ) -> None:
         """Follow discovery also while no request comes in, so that waiters learn of a death."""
+        known: set[int] = set()
         while True:
             self._mode.refresh()
-            self._queues.sync(port.live())
+            ids = set(map(worker_of, port.live()))
+            for worker_id, facts in prefill_cards.facts(sorted(ids - known)).items():
+                port.equip(worker_id, facts.ranks)
+                known.add(worker_id)
+            known &= ids
+            self._queues.sync(port.live(), self.clock.now())
+            core.sweep()
             self.decode.sync(decode_client.instance_ids())
             if unknown := self.decode.unknown():
                 for worker_id, facts in cards.facts(unknown).items():
@@ -224,8 +278,9 @@ class RouterProcess:
             for subscriber in subscribers:
                 subscriber.shutdown()
 
-    def _export(self, port: DynamoPrefillPort) -> None:
+    def _export(self, port: DynamoPrefillPort, core: RouterCore) -> None:
         now = self.clock.now
+        self.metrics.export_waits(now, self._queues.waits_now)
         for name, text, read in (
             ("prefill_workers", "Live prefill workers.", lambda: len(port.live())),
             ("queue_waiting", "Prefills held back at the router.", self._queues.waiting),
@@ -234,6 +289,13 @@ class RouterProcess:
                 "queue_oldest_age_seconds",
                 "Age of the oldest unfinished prefill.",
                 lambda: self._queues.oldest_age_s(now()),
+            ),
+            ("open_requests", "Prefill legs that the core holds.", lambda: core.open_requests),
+            (
+                "pinned_blocks",
+                "KV blocks that prefill workers keep for hand-overs whose decode leg has not "
+                "begun; a broker estimates it.",
+                lambda: math.ceil(core.pinned.total_tokens() / self._queues.block_size),
             ),
         ):
             self.metrics.gauge(name, text, read)

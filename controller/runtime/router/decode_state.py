@@ -42,6 +42,8 @@ class EngineFacts:
     """Tokens that one step may compute; None: unknown."""
     chunked: bool = False
     """Whether it follows a request's chunk schedule (stock vLLM does not)."""
+    ranks: range = range(1)
+    """Its data-parallel ranks."""
 
 
 class _Worker:

@@ -72,9 +72,12 @@ class Relay:
                 migration_limit=frontend.migration_limit,
                 lease=KvLease(router.kv_lease_s, router.kv_lease_margin_s),
                 silence_s=None if timeout_s is None else float(timeout_s),
+                transfer_s=self._process.clock.wall(router.transfer_timeout_s),
+                most_streams=router.max_requests,
             ),
             self._process.clock,
             self._process.metrics,
+            parts.log,
         )
 
     def _observe(self, report: PassReport) -> None:
