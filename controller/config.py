@@ -173,6 +173,32 @@ class RuleConfig(ConfigModel):
         return RoutingParams(self.alpha, self.beta, self.window_s, toll)
 
 
+class RedisConfig(ConfigModel):
+    """Redis between router replicas; nothing of a request waits for it."""
+
+    url: str = Field(default="redis://127.0.0.1:6379/0", pattern=r"^(rediss?|unix)://")
+    prefix: str = Field(default="equilibrium", description="of every key and channel")
+    period_s: PositiveFloat = Field(
+        default=0.1, description="wall clock, between two tellings of a router's books"
+    )
+    member_ttl_s: PositiveFloat = Field(
+        default=3.0, description="wall clock, without a sign of life a router is no member any more"
+    )
+    host: str = Field(
+        default="127.0.0.1",
+        description="where a router listens for its replicas; one machine: loopback",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> RedisConfig:
+        if self.member_ttl_s < 5 * self.period_s:
+            raise ValueError(
+                f"member_ttl_s {self.member_ttl_s:g} is below five periods of {self.period_s:g} s: "
+                "a late sign of life would end a membership"
+            )
+        return self
+
+
 class DecisionLogConfig(ConfigModel):
     """The decision log of a router (docs/decision_log.md)."""
 
@@ -235,6 +261,12 @@ class RouterConfig(RuleConfig):
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = Field(
         default=0, description="Prometheus port on loopback; 0: any free port, written to the log"
     )
+    replicas: PositiveInt = Field(
+        default=1, description="routers that the launcher starts; more than one need `redis`"
+    )
+    redis: RedisConfig | None = Field(
+        default=None, description="set: this router may be one of several (docs/replicas.md)"
+    )
     restart_limit: int = Field(
         default=3, ge=0, description="times the launcher restarts a router that died"
     )
@@ -245,6 +277,11 @@ class RouterConfig(RuleConfig):
             raise ValueError(
                 f"kv_lease_margin_s {self.kv_lease_margin_s:g} is not below kv_lease_s "
                 f"{self.kv_lease_s:g}: no hand-over would be young enough"
+            )
+        if self.replicas > 1 and self.redis is None:
+            raise ValueError(
+                f"replicas: {self.replicas} need redis: each would fill the workers' queues as if "
+                "it were alone; set redis.url"
             )
         if self.ordering.reject and self.attachment != "relay":
             raise ValueError(

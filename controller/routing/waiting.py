@@ -132,6 +132,11 @@ class WaitingPrefills:
         """(waiting tasks, flying tasks, flying tokens, seconds until what flies has ended)."""
         return books.state(self.lanes, lane, now_s)
 
+    def start(self, lane: int, task: int, predicted_s: float, now_s: float) -> None:
+        """A waiting task is on its way, whatever the order would say."""
+        books.leave(self.tasks, self.lanes, task, now_s)
+        books.fly_at_once(self.tasks, self.lanes, lane, task, predicted_s, now_s)
+
     def late_head(self, lane: int) -> int:
         """The oldest task of a lane that cannot be in time any more; -1: none."""
         return int(self.lanes[lane]["late_head"])

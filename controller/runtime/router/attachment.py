@@ -12,9 +12,10 @@ import asyncio
 import json
 import logging
 import math
+import secrets
 import signal
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -22,6 +23,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, start_http_server
 
 from controller.config import DeploymentConfig, OrderingConfig
+from controller.costs.model import TableCost
 from controller.errors import UserError
 from controller.routing.decision_record import RouterRow
 from controller.routing.inflight import InFlightBound
@@ -31,9 +33,11 @@ from controller.routing.units import worker_of
 from controller.runtime.clock import Clock
 from controller.runtime.dynamo_io import make_runtime
 from controller.runtime.forward_passes import ForwardPasses
+from controller.runtime.replicas.group import Sessions
+from controller.runtime.replicas.joining import export_group, make_group
 from controller.runtime.resources import read_profile
 from controller.runtime.router.core import CoreSettings, RouterCore
-from controller.runtime.router.decision_log import DecisionLog
+from controller.runtime.router.decision_log import DecisionLog, log_name
 from controller.runtime.router.decode_state import DecodeState, PassReport
 from controller.runtime.router.handover import unsupported_backend
 from controller.runtime.router.hints import Objectives
@@ -78,8 +82,12 @@ class Parts:
 class RouterProcess:
     """One router process, up to what it registers. `start` and `close` once each."""
 
-    def __init__(self, config: DeploymentConfig, run_dir: Path) -> None:
+    def __init__(self, config: DeploymentConfig, run_dir: Path, replica: int = 0) -> None:
+        """`replica`: number among the routers of the deployment."""
         self.config = config
+        self.replica = replica
+        self.sessions = Sessions()
+        """What a relay's binding tells the other replicas."""
         self.clock = Clock(config.time_scale)
         self._run_dir = run_dir
         self._mode = ModeFile(run_dir, Mode(config.router.mode))
@@ -137,7 +145,9 @@ class RouterProcess:
         cards, prefill_cards = WorkerCards(decode), WorkerCards(prefill)
         self._closing += [reports.close, steps.close, log.close, cards.close, prefill_cards.close]
         self._queues.block_size = block_size
-        core = self._core(port, log, sticky_sessions)
+        costs = read_profile(config.router.profile).cost_model()
+        core = self._core(port, log, costs, sticky_sessions)
+        self._join(log, costs)
         self.keep(self._sync(core, port, decode_client, cards, prefill_cards))
         self._export(port, core)
         return Parts(
@@ -159,7 +169,7 @@ class RouterProcess:
         config, router = self.config, self.config.router
         row = RouterRow(
             router_id=f"{instance_id:x}",
-            replica=0,
+            replica=self.replica,
             replicas=1,
             model=config.model,
             attachment=router.attachment,
@@ -173,7 +183,7 @@ class RouterProcess:
                 include={"alpha", "beta", "window_s", "toll", "ordering", "late_binding"}
             ),
         )
-        path = self._run_dir / "decisions.jsonl"
+        path = self._run_dir / log_name(self.replica)
         return DecisionLog(
             path, row, int(router.decision_log.max_mb * 1e6), router.decision_log.files
         )
@@ -181,11 +191,11 @@ class RouterProcess:
     def announce(self, instance_id: int) -> None:
         """Open the metrics port and say where, for the operator and the launcher."""
         router = self.config.router
-        server, _ = start_http_server(
-            router.metrics_port, addr="127.0.0.1", registry=self._registry
-        )
+        port = router.metrics_port + self.replica if router.metrics_port else 0
+        server, _ = start_http_server(port, addr="127.0.0.1", registry=self._registry)
         facts = {"instance_id": instance_id, "metrics_port": server.server_port}
-        (self._run_dir / "router.json").write_text(json.dumps(facts) + "\n", encoding="utf-8")
+        name = f"router-{self.replica}.json" if self.replica else "router.json"
+        (self._run_dir / name).write_text(json.dumps(facts) + "\n", encoding="utf-8")
         logger.info(
             "router.serving attachment=%s instance=%x policy=%s metrics=http://127.0.0.1:%d/metrics",
             router.attachment,
@@ -199,15 +209,35 @@ class RouterProcess:
         self._closing.append(asyncio.create_task(coroutine).cancel)
 
     def close(self) -> None:
-        """Stop following and writing."""
+        """Stop following and writing. What `keep` runs may end within the loop's next turns."""
         for close in self._closing:
             close()
 
-    def _core(self, port: DynamoPrefillPort, log: DecisionLog, sticky_sessions: bool) -> RouterCore:
+    def _join(self, log: DecisionLog, costs: TableCost) -> None:
+        """The other replicas, if there may be any."""
+        redis = self.config.router.redis
+        if redis is None:
+            return
+
+        def changed(replicas: int) -> None:
+            self.decode.among(replicas)
+            log.say(replace(log.router, replicas=replicas))
+
+        name = f"{self.replica}-{secrets.token_hex(4)}"
+        group = make_group(
+            name, self.config, self._queues, costs, self.decode, self.sessions, self.clock, changed
+        )
+        export_group(self.metrics, group, self._queues)
+        self.keep(group.run())
+
+    def _core(
+        self, port: DynamoPrefillPort, log: DecisionLog, costs: TableCost, sticky_sessions: bool
+    ) -> RouterCore:
         router = self.config.router
-        costs = read_profile(router.profile).cost_model()
         slo = self.config.slo.value()
-        rule = PLACEMENTS[router.policy](costs, slo, router.params(), Random(router.seed))
+        rule = PLACEMENTS[router.policy](
+            costs, slo, router.params(), Random(router.seed + self.replica)
+        )
         settings = CoreSettings(
             max_wait_s=router.max_wait_s,
             prefill_timeout_s=router.prefill_timeout_s,

@@ -12,21 +12,25 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from controller.routing.inflight import InFlightBound
 from controller.routing.kernels.orderings import FIFO, Ordering
+from controller.routing.replica_state import LaneState, TaskState
 from controller.routing.waiting import WaitingPrefills
+from controller.runtime.router.pool_view import lane_state, mirror, pool_view
 from controller.runtime.router.tickets import (
+    Alone,
     Lane,
+    QueueOwners,
     Terms,
     Ticket,
     TooLateError,
+    Wish,
     WorkerGoneError,
 )
-from controller.types import FloatArray, IntArray, PrefillPool, PrefillTask
+from controller.types import IntArray, PrefillPool
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +74,7 @@ class PrefillQueues:
         self._pool_ids: tuple[int, ...] | None = None  # None: not since the live set changed
         self._pool_at: dict[int, int] = {}
         self._pool_rows: IntArray = np.zeros(0, np.int64)
+        self._owners: QueueOwners = Alone()
         self.block_size = block_size
         self.moves = 0
         """Prefills that late binding has moved so far."""
@@ -102,6 +107,10 @@ class PrefillQueues:
         self._waiting.close_lane(lane)
         self._waiting.close_lane(other)
 
+    def share(self, owners: QueueOwners) -> None:
+        """From here on other replicas may own queues; call `reown` when that changes."""
+        self._owners = owners
+
     def sync(self, live: Iterable[int], now_s: float = 0.0) -> None:
         """Follow the live set: forget the gone, wake those who waited for them."""
         now = tuple(live)
@@ -115,12 +124,17 @@ class PrefillQueues:
         for worker_id in new:
             number = self._waiting.open_lane()
             self._worker_of_lane[number] = worker_id
-            self._lanes[worker_id] = Lane(
+            lane = self._lanes[worker_id] = Lane(
                 number, self._window_s, self._bound.tokens, self._options.weights
             )
-        self._lane_rows = np.array([lane.number for lane in self._lanes.values()], np.int64)
+            lane.owner = self._owners.owner_of(worker_id)
+        self._note_ours()
         for worker_id in new:
             self._draw(worker_id, now_s)
+
+    def _note_ours(self) -> None:
+        ours = [lane.number for lane in self._lanes.values() if lane.owner is None]
+        self._lane_rows = np.array(ours, np.int64)
 
     def _close(self, worker_id: int) -> None:
         lane = self._lanes.pop(worker_id)
@@ -128,8 +142,7 @@ class PrefillQueues:
             self._waiting.forget(ticket.row, 0.0)
             if not ticket.granted.done():
                 ticket.granted.set_exception(WorkerGoneError(f"worker {worker_id:x} left"))
-        for row in lane.mirrored:
-            self._waiting.forget(row, 0.0)
+        self._drop_mirror(lane)
         del self._worker_of_lane[lane.number]
         self._waiting.close_lane(lane.number)
 
@@ -147,6 +160,7 @@ class PrefillQueues:
         at_once: bool = False,
         prompt_tokens: int = 0,
         tenant: str | None = None,
+        cached: Mapping[int, int] | None = None,
         terms: Terms | None = None,
         only: frozenset[int] | None = None,
         asked_by: str | None = None,
@@ -163,17 +177,9 @@ class PrefillQueues:
             raise WorkerGoneError(f"worker {worker_id:x} left")
         came_s = now_s if arrival_s is None else arrival_s
         row = self._waiting.new_task(came_s, uncached_tokens, urgency)
-        ticket = lane.tickets[row] = Ticket(
-            worker_id,
-            row,
-            now_s,
-            uncached_tokens,
-            predicted_s,
-            prompt_tokens,
-            terms,
-            only,
-            asked_by,
-        )
+        told = due_s, urgency, jump_s, prompt_tokens, tenant, cached, terms, only, asked_by
+        place = worker_id, row, now_s, uncached_tokens, predicted_s
+        ticket = lane.tickets[row] = Ticket(*place, Wish(came_s, *told))
         if at_once:
             self._waiting.fly(lane.number, row, predicted_s, now_s)
             ticket.granted.set_result(None)
@@ -182,19 +188,22 @@ class PrefillQueues:
             ticket.tag_s = lane.shares.tag_s(tenant, predicted_s)
             jump_s += now_s - ticket.tag_s
         self._waiting.join(lane.number, row, predicted_s, due_s, now_s, jump_s)
-        self._joined(lane, ticket, now_s)
+        if lane.owner is None:
+            self._pump(lane, now_s)
+        else:
+            self._owners.ask(lane.owner, ticket, now_s)
         return ticket
-
-    def _joined(self, lane: Lane, ticket: Ticket, now_s: float) -> None:
-        self._pump(lane, now_s)
 
     def _pump(self, lane: Lane, now_s: float) -> None:
         """Grant what the rule puts first while the bound allows."""
-        while True:
+        while lane.owner is None:
             row, ordered = self._waiting.look(lane.number, now_s, lane.bound_tokens)
             if row < 0:
                 return
-            ticket = lane.tickets[row]
+            ticket = lane.tickets.get(row)
+            if ticket is None:  # what another replica held here when the queue became ours
+                self._drop_mirror(lane)
+                continue
             if ticket.granted.done():  # nobody waits for it any more
                 self._forget(lane, ticket, now_s)
                 continue
@@ -220,7 +229,12 @@ class PrefillQueues:
         Only a prefill that ends earlier here than where it waits: nobody is worse off.
         """
         lane = self._lanes.get(worker_id)
-        while lane is not None and self._options.late_binding and len(self._lanes) > 1:
+        while (
+            lane is not None
+            and lane.owner is None
+            and self._options.late_binding
+            and self._lane_rows.size > 1
+        ):
             waiting, flying, tokens, busy_s = self._waiting.state(lane.number, now_s)
             if waiting or (flying and tokens >= lane.bound_tokens):
                 return
@@ -235,7 +249,8 @@ class PrefillQueues:
             if ticket.granted.done():
                 self._forget(donor, ticket, now_s)
                 continue
-            uncached, predicted_s = ticket.terms(worker_id) if ticket.terms else (0, 0.0)
+            terms = ticket.wish.terms
+            uncached, predicted_s = terms(worker_id) if terms else (0, 0.0)
             _, _, _, donor_busy_s = self._waiting.state(number, now_s)
             fits = not flying or tokens + uncached <= lane.bound_tokens
             if not fits or busy_s + predicted_s >= donor_busy_s + ticket.predicted_s:
@@ -265,6 +280,7 @@ class PrefillQueues:
             self._waiting.forget(ticket.row, now_s)
             if not lane.tickets and lane.shares is not None:
                 lane.shares.emptied()
+            self._owners.done(ticket)
 
     def release(self, ticket: Ticket, now_s: float) -> None:
         """Give the place back, waiting or running. Releasing twice is harmless."""
@@ -298,7 +314,77 @@ class PrefillQueues:
 
     def waits_now(self) -> list[tuple[int, float]]:
         """(prompt tokens, since when) of each prefill held back."""
-        return [(t.prompt_tokens, t.joined_s) for t in self._tickets() if not t.granted.done()]
+        return [
+            (t.wish.prompt_tokens, t.joined_s)
+            for t in self._tickets()
+            if t.wish.asked_by is None and not t.granted.done()
+        ]
+
+    def granted_elsewhere(
+        self, ticket: Ticket, worker_id: int, uncached: int, predicted_s: float, now_s: float
+    ) -> None:
+        """The owner of its queue says that a prefill of ours may be sent, to this worker."""
+        lane = self._lanes.get(ticket.worker_id)
+        if lane is None or lane.tickets.get(ticket.row) is not ticket or ticket.granted.done():
+            return
+        if worker_id != ticket.worker_id and worker_id in self._lanes:
+            self._move(ticket, lane, worker_id, uncached, predicted_s, now_s)
+            lane = self._lanes[worker_id]
+        self._waiting.start(lane.number, ticket.row, ticket.predicted_s, now_s)
+        ticket.granted.set_result(None)
+
+    def reown(self, now_s: float) -> None:
+        """Queues may have changed hands: what waits asks its new owner, or is served here."""
+        for worker_id, lane in self._lanes.items():
+            owner = self._owners.owner_of(worker_id)
+            if owner == lane.owner:
+                continue
+            lane.owner = owner
+            self._drop_mirror(lane)
+            for ticket in [t for t in lane.tickets.values() if not t.granted.done()]:
+                self._owners.done(ticket)
+                if owner is not None and ticket.wish.asked_by is None:
+                    self._owners.ask(owner, ticket, now_s)
+        self._note_ours()
+        for worker_id, lane in self._lanes.items():
+            self._pump(lane, now_s)
+            self._draw(worker_id, now_s)
+
+    def states(self, ourselves: str, now_s: float) -> tuple[LaneState, ...]:
+        """The queues that this router serves, for the other replicas."""
+        return tuple(
+            lane_state(worker_id, lane, ourselves, now_s)
+            for worker_id, lane in self._lanes.items()
+            if lane.owner is None and lane.tickets
+        )
+
+    def mirror(self, unit_id: int, tasks: Iterable[TaskState], now_s: float) -> None:
+        """What others have in a queue that another replica serves."""
+        lane = self._lanes.get(unit_id)
+        if lane is not None and lane.owner is not None:
+            mirror(self._waiting, lane, tasks, now_s)
+
+    def expect(self, unit_id: int, task: TaskState, now_s: float) -> None:
+        """Other replicas, which see what we see, most likely do what we did: until they tell."""
+        lane = self._lanes.get(unit_id)
+        if lane is not None and lane.owner is not None:
+            row = self._waiting.new_task(now_s, task.uncached, task.urgency)
+            self._waiting.join(lane.number, row, task.predicted_s, np.inf, now_s)
+            lane.mirrored.append(row)
+
+    def owner(self, unit_id: int) -> str | None:
+        """The other replica that serves this queue; None: we do."""
+        lane = self._lanes.get(unit_id)
+        return None if lane is None else lane.owner
+
+    def owned(self) -> int:
+        """Queues that this router serves."""
+        return int(self._lane_rows.size)
+
+    def _drop_mirror(self, lane: Lane) -> None:
+        for row in lane.mirrored:
+            self._waiting.forget(row, 0.0)
+        lane.mirrored.clear()
 
     def stepped(
         self, worker_id: int, step_tokens: int, engine_waiting_tokens: int, now_s: float
@@ -339,31 +425,9 @@ class PrefillQueues:
             at = self._pool_at.get(worker_id)
             if at is not None:
                 hits[at] = count
-
-        def forecast(
-            task: PrefillTask, predicted_s: FloatArray, due_s: float, cv: float
-        ) -> tuple[FloatArray, FloatArray]:
-            return self._waiting.forecasts(
-                rows,
-                predicted_s,
-                due_s,
-                now_s,
-                cv,
-                arrival_s=task.arrival_s,
-                urgency=task.urgency,
-                jump_s=task.jump_s,
-            )
-
-        return PrefillPool(
-            worker_ids=ids,
-            ttft_window_s=ttft_s,
-            queue_s=work_s,
-            tokens=tokens,
-            cached_tokens=hits,
-            forecast=forecast,
-            budget_tokens=self._bound.max_num_batched_tokens,
-            block_size=self.block_size,
-        )
+        columns = work_s, tokens, ttft_s
+        budget = self._bound.max_num_batched_tokens
+        return pool_view(self._waiting, ids, rows, columns, hits, budget, self.block_size, now_s)
 
     def ttft_window_s(self, worker_id: int, now_s: float) -> float:
         """Windowed TTFT of a worker; NaN when empty."""
@@ -374,17 +438,13 @@ class PrefillQueues:
         return float(self.view((worker_id,), {}, now_s).queue_s[0])
 
     def waiting(self) -> int:
-        """Prefills held back at the router."""
-        lanes = self._open_lanes()
-        return int(lanes["queued"].sum() + lanes["lates"].sum())
+        """Prefills of ours that are held back."""
+        return sum(not t.granted.done() for t in self._tickets() if t.wish.asked_by is None)
 
     def in_flight(self) -> int:
-        """Prefills sent and not finished."""
-        return int(self._open_lanes()["flying"].sum())
+        """Prefills of ours that were sent and have not finished."""
+        return sum(t.granted.done() for t in self._tickets() if t.wish.asked_by is None)
 
     def oldest_age_s(self, now_s: float) -> float:
         """Age of the oldest prefill anywhere."""
         return self._waiting.oldest_age_s(now_s)
-
-    def _open_lanes(self) -> Any:
-        return self._waiting.lanes[[lane.number for lane in self._lanes.values()]]

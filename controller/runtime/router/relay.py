@@ -30,11 +30,13 @@ from controller.runtime.router.streams import StreamRelay, StreamSettings
 class Relay:
     """One relay process: `run()` is its life."""
 
-    def __init__(self, config: DeploymentConfig, run_dir: Path) -> None:
+    def __init__(self, config: DeploymentConfig, run_dir: Path, replica: int = 0) -> None:
         self._config = config
-        self._process = RouterProcess(config, run_dir)
+        self._process = RouterProcess(config, run_dir, replica)
         self._loads = DecodeLoads(self._process.decode.hold)
-        self._binding = Binding(self._loads, Random(config.router.seed))
+        self._binding = Binding(self._loads, Random(config.router.seed + replica))
+        self._binding.shared = self._process.sessions
+        self._process.sessions.adopt = self._binding.adopt
 
     async def run(self) -> None:
         """Register, serve until SIGTERM or SIGINT, deregister; streams in flight may end."""

@@ -113,6 +113,7 @@ class RemotePrefills:
             at_once=leg.record.would is not None,
             prompt_tokens=prompt,
             tenant=leg.record.tenant,
+            cached=cached,
             terms=terms,
             only=leg.only,
         )
