@@ -5,12 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
-import socket
-import subprocess
 import time
-
-import pytest
 
 from controller.routing.inflight import InFlightBound
 from controller.runtime.replicas.group import GroupSettings, ReplicaGroup, Sessions
@@ -121,38 +116,3 @@ async def linked(*replicas):
         lambda: all(r.group.links == others and r.group.replicas == others + 1 for r in replicas),
         "links between all replicas",
     )
-
-
-class RedisServer:
-    """A redis-server of the test's own on a private loopback port, without persistence."""
-
-    def __init__(self, folder):
-        if shutil.which("redis-server") is None:
-            pytest.skip("redis-server is not installed (Debian package redis-server)")
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self._folder = folder
-        self.process = None
-        self.start()
-
-    @property
-    def url(self):
-        return f"redis://127.0.0.1:{self.port}/0"
-
-    def start(self):
-        options = ["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--daemonize", "no"]
-        self.process = subprocess.Popen(
-            ["redis-server", "--port", str(self.port), "--dir", str(self._folder), *options],
-            stdout=subprocess.DEVNULL,
-        )
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port)):
-                return
-            time.sleep(0.02)
-        raise AssertionError("redis-server did not start")
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
