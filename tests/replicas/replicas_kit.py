@@ -8,7 +8,8 @@ import contextlib
 import time
 
 from controller.routing.inflight import InFlightBound
-from controller.runtime.replicas.group import GroupSettings, ReplicaGroup, Sessions
+from controller.runtime.replicas.group import GroupSettings, ReplicaGroup
+from controller.runtime.replicas.sessions import Sessions
 from controller.runtime.router.decode_state import DecodeState
 from controller.runtime.router.queues import PrefillQueues
 

@@ -29,6 +29,7 @@ from controller.routing.units import unit
 from controller.runtime.replicas.asks import Asked, Given
 from controller.runtime.replicas.links import Dialer, Link
 from controller.runtime.replicas.redis_store import Addresses, RedisStore
+from controller.runtime.replicas.sessions import Sessions
 from controller.runtime.replicas.wire import Ask, Done, Granted, Hello, Message, Refused
 from controller.runtime.router.queues import PrefillQueues
 from controller.runtime.router.tickets import Ticket
@@ -57,26 +58,6 @@ class GroupSettings:
     """After which a replica's books count no more."""
     host: str
     """Address on which this replica listens, as the others reach it."""
-
-
-class Sessions:
-    """Bindings of sessions, on their way to the other replicas."""
-
-    def __init__(self, most: int = 1000) -> None:
-        self.adopt: Callable[[str, int], None] = lambda session, worker_id: None
-        """Called with a session and its decode worker: another replica has bound it."""
-        self._new: dict[str, int] = {}
-        self._most = most
-
-    def note(self, session: str, worker_id: int) -> None:
-        """Bound here."""
-        if len(self._new) < self._most:
-            self._new[session] = worker_id
-
-    def take(self) -> tuple[tuple[str, int], ...]:
-        """All that are new since the last time."""
-        new, self._new = self._new, {}
-        return tuple(new.items())
 
 
 class ReplicaGroup:

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from controller.config import DeploymentConfig
 from controller.costs.model import TableCost
 from controller.runtime.clock import Clock
-from controller.runtime.replicas.group import Books, GroupSettings, ReplicaGroup, Sessions
+from controller.runtime.replicas.group import Books, GroupSettings, ReplicaGroup
 from controller.runtime.replicas.redis_store import RedisStore
+from controller.runtime.replicas.sessions import Sessions
 from controller.runtime.router.queues import PrefillQueues
 from controller.runtime.router.router_metrics import RouterMetrics
 

@@ -33,8 +33,7 @@ from controller.routing.units import worker_of
 from controller.runtime.clock import Clock
 from controller.runtime.dynamo_io import make_runtime
 from controller.runtime.forward_passes import ForwardPasses
-from controller.runtime.replicas.group import Sessions
-from controller.runtime.replicas.joining import export_group, make_group
+from controller.runtime.replicas.sessions import Sessions
 from controller.runtime.resources import read_profile
 from controller.runtime.router.core import CoreSettings, RouterCore
 from controller.runtime.router.decision_log import DecisionLog, log_name
@@ -218,6 +217,8 @@ class RouterProcess:
         redis = self.config.router.redis
         if redis is None:
             return
+        # A router alone starts sooner without Redis's client.
+        from controller.runtime.replicas.joining import export_group, make_group
 
         def changed(replicas: int) -> None:
             self.decode.among(replicas)
