@@ -95,6 +95,7 @@ class ReplicaGroup:
         self._expected: dict[str, set[int]] = {}
         self._number = 0
         self._address = ""
+        self._left = False
         self.redis_up = False
         queues.share(self)
 
@@ -152,6 +153,7 @@ class ReplicaGroup:
         try:
             await self._tell()
         finally:
+            self._left = True
             hearing.cancel()
             for task in self._dialers.values():
                 task.cancel()
@@ -201,7 +203,7 @@ class ReplicaGroup:
         pause_s = self._settings.period_s
         while True:
             try:
-                self._joined(await self._store.beat(self.name, self._address, self._state()))
+                self._joined(await self._beat())
                 pause_s = self._settings.period_s
                 self._redis(True)
             except _AWAY as error:
@@ -209,6 +211,15 @@ class ReplicaGroup:
                 pause_s = min(2 * pause_s, _MOST_PAUSE_S)
             self._drop_stale()
             await asyncio.sleep(pause_s)
+
+    async def _beat(self) -> Addresses:
+        """In a task of its own: Redis's client may swallow a cancellation, `wait` does not."""
+        beat = asyncio.ensure_future(self._store.beat(self.name, self._address, self._state()))
+        try:
+            await asyncio.wait({beat})
+        finally:
+            beat.cancel()
+        return beat.result()
 
     def _state(self) -> bytes:
         now_s = self._now()
@@ -251,7 +262,7 @@ class ReplicaGroup:
 
     async def _hear(self) -> None:
         """The others' books as they come."""
-        while True:
+        while not self._left:
             try:
                 async with contextlib.aclosing(self._listen()) as raws:
                     async for raw in raws:

@@ -55,6 +55,7 @@ class RedisStore:
         )
         self._keys = [f"{prefix}:members", f"{prefix}:addresses"]
         self._channel = f"{prefix}:states"
+        self._closed = False
         self._ttl_ms = int(member_ttl_s * 1000)
 
     async def beat(self, replica: str, address: str, state: bytes) -> Addresses:
@@ -70,7 +71,7 @@ class RedisStore:
         pubsub = self._redis.pubsub(ignore_subscribe_messages=True)
         try:
             await pubsub.subscribe(self._channel)
-            while True:
+            while not self._closed:  # its client may swallow a cancellation
                 message = await pubsub.get_message(timeout=_TIMEOUT_S)
                 if message is not None:
                     yield message["data"]
@@ -85,6 +86,7 @@ class RedisStore:
 
     async def close(self) -> None:
         """Give the connections back."""
+        self._closed = True
         with contextlib.suppress(RedisError, OSError):
             await self._redis.aclose()
 
