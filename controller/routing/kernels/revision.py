@@ -25,7 +25,7 @@ MOST_ASKED = 16
 
 @compiled
 def doubtful(items: Any, lane: Any, rule: Ordering, start_s: float, now_s: float) -> int:
-    """The first of a queue that is not expected in time and was not asked at this instant; -1.
+    """The first of a queue that is not expected in time and was not asked at this instant; or -1.
 
     `start_s`: when the worker is free.
     """

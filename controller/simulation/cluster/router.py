@@ -99,16 +99,17 @@ def dispatch(s: State, r: int, now_s: float) -> None:
     if too_large(s, q.decode_worker, r):
         refuse(s, r, now_s)
         return
-    q.queued_s = now_s
+    q.queued_s, q.asked_s, q.postponed = now_s, now_s, 0
     _hear_for(s, q.decode_worker, fresh)
     _go(s, r, fresh, now_s)
-    if s.ctl[PLACEMENT] == BATCH:
-        revise(s, now_s)
+    revise(s, now_s)
 
 
 @kernel
 def revise(s: State, now_s: float) -> None:
-    """Those who wait and are not expected in time choose again, one after another."""
+    """`batch`: who waits and is not expected in time chooses again, one after another."""
+    if s.ctl[PLACEMENT] != BATCH:
+        return
     rule = ordering(s)
     left = MOST_ASKED
     for k in range(s.ctl[PREFILL_POOL]):
@@ -127,6 +128,7 @@ def revise(s: State, now_s: float) -> None:
 
 @kernel
 def _go(s: State, r: int, fresh: bool, now_s: float) -> None:
+    """To the place that the rule chooses for it now."""
     q = s.req[r]
     if q.tries < PLACEMENTS:
         w, history, cached = place(s, r, fresh, now_s)
@@ -148,7 +150,7 @@ def _go(s: State, r: int, fresh: bool, now_s: float) -> None:
         cached = max(cached, history)
     q.uncached = q.ask - min(cached, q.ask - 1)
     q.predicted_s = prefill_time_s(s, w, r, cached)
-    q.due_s = prefill_due_s(s, r, history, now_s)
+    q.due_s = prefill_due_s(s, r, history)
     queue_up(s, w, r)
     pump(s, w, now_s)
 
@@ -268,8 +270,7 @@ def prefilled(s: State, w: int, r: int, now_s: float) -> None:
     )
     add_sample(s, w, r, now_s - q.arrival_s + lacking)
     pump(s, w, now_s)
-    if s.ctl[PLACEMENT] == BATCH:
-        revise(s, now_s)
+    revise(s, now_s)
     q.pull_pending = 1
     add_request(s, q.decode_worker, r, DECODE_LEG, q.output - (q.ask - q.prompt), now_s)
 
