@@ -167,7 +167,7 @@ def test_hits_do_not_depend_on_how_many_look_ups_are_remembered(monkeypatch):
     )
     cluster = uniform_cluster(3, 2, ENGINE, COSTS)
     many = simulate(load, cluster, SimOptions("least_ttft"))
-    monkeypatch.setattr(build, "_front_rows", lambda cut: 1)
+    monkeypatch.setattr(build, "_front_rows", lambda cut, workers: 1)
     one = simulate(load, cluster, SimOptions("least_ttft"))
     assert many.hit_tokens.sum() > 0
     assert np.array_equal(many.hit_tokens, one.hit_tokens)
