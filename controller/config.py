@@ -141,6 +141,9 @@ class TollConfig(ConfigModel):
     local_chunk_tokens: int = Field(
         default=0, ge=0, description="most prompt tokens of a local step; 0: the engine's budget"
     )
+    least_chance: float = Field(
+        default=0.7, ge=0, le=1, description="a local prefill needs this chance to be in time"
+    )
 
 
 class RuleConfig(ConfigModel):

@@ -229,6 +229,7 @@ def set_params(s: at.State, params: RoutingParams) -> None:
     """The router's parameters from now on."""
     s.par[at.ALPHA], s.par[at.BETA], s.par[at.WINDOW_S] = params.alpha, params.beta, params.window_s
     s.par[at.COST_CV], s.par[at.GUARD] = params.toll.expected_error, params.toll.itl_guard
+    s.par[at.LEAST_CHANCE] = params.toll.least_chance
 
 
 def _pools(cluster: ClusterSpec) -> Any:

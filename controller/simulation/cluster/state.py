@@ -138,6 +138,7 @@ REPORT_DELAY_S = 5
 LATE_SHARE = 6
 MAX_WAIT_S = 7
 COST_CV = 8
+LEAST_CHANCE = 10
 GUARD = 9  # share of the ITL limit that a step with a local chunk may take
 PAR = 16
 

@@ -168,7 +168,10 @@ def local_price(ref, r, d, history, now_s):
     behind_s = max(0.0, d.local_until_s - now_s)
     ttft_s = behind_s + own_s + (now_s - ref.out[r].arrival_s)
     variance = cv * cv * (own_s * own_s + behind_s * behind_s)
-    return 1.0 - chance(limit_s - ttft_s, variance), ttft_s, int(chunk), own_s
+    odds = chance(limit_s - ttft_s, variance)
+    if odds < o.params.toll.least_chance:
+        return 1.0, math.nan, 0, 0.0
+    return 1.0 - odds, ttft_s, int(chunk), own_s
 
 
 def by_deflection(ref, r, decode, history, fresh, now_s):
