@@ -16,7 +16,7 @@ import numpy as np
 
 from controller.simulation.cluster import state as at
 from controller.simulation.cluster.books import itl_window_s, ttft_window_s
-from controller.simulation.cluster.clock import steps_until
+from controller.simulation.cluster.clock import instant, steps_until
 from controller.simulation.cluster.compiled import entry
 from controller.simulation.cluster.decodes import grow_until, steps_begun, tokens_after
 from controller.simulation.cluster.links import settle_pins
@@ -64,7 +64,7 @@ class Observation:
 def observe(s: at.State, now_s: float) -> Observation:
     """The state as of `now_s`, up to which the simulation has been advanced."""
     sums = np.zeros((_SUMS, len(s.wrk)))
-    _look(s, int(now_s * 1e9 + 0.5), now_s, sums)
+    _look(s, instant(now_s), now_s, sums)
     wrk = s.wrk
     totals = {name: wrk[name].astype(np.int64) for name in _TOTALS}
     totals["output_tokens"] = sums[0].astype(np.int64)
