@@ -116,7 +116,7 @@ async def run_streams(count: int, replicas: int, tokens: int, folder: Path) -> d
                     break
                 await asyncio.sleep(0.2)
             statuses = Counter(answer.status for answer in answers)
-            errors = Counter(a.error for a in answers if a.status not in (200, 503, 529))
+            errors = Counter(f"{a.status}: {a.error}" for a in answers if a.status != 200)
             return {
                 "streams": count,
                 "replicas": replicas,

@@ -275,6 +275,7 @@ class RouterProcess:
             ids = set(map(worker_of, port.live()))
             for worker_id, facts in prefill_cards.facts(sorted(ids - known)).items():
                 port.equip(worker_id, facts.ranks)
+                core.equip(worker_id, facts.kv_tokens)
                 known.add(worker_id)
             known &= ids
             self._queues.sync(port.live(), self.clock.now())
