@@ -61,6 +61,9 @@ def changes(replicas: int, url: str | None) -> dict[str, Any]:
         "decode.workers": 2,
         "slo.ttft_ms": 60_000,
         "router.replicas": replicas,
+        # The frontend takes a router that acknowledges a request later than this for dead (5 s by
+        # default): thousands of requests in one instant are more work than two cores do in that.
+        "dynamo.env.DYN_TCP_REQUEST_TIMEOUT": "60",
     }
     for pool in ("prefill", "decode"):
         keys[f"{pool}.emulated.slowdown"] = 0.001
