@@ -49,6 +49,11 @@ class DynamoConfig(ConfigModel):
     file_kv: str | None = Field(
         default=None, description="folder of file discovery; default: inside the run folder"
     )
+    component_suffix: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]*$")] = Field(
+        default="",
+        description="behind the name of each component, so that deployments of several models "
+        "can share a namespace and a frontend (docs/models.md)",
+    )
     env: dict[str, str] = Field(
         default_factory=dict, description="extra environment of every launched process"
     )
@@ -400,19 +405,19 @@ class DeploymentConfig(ConfigModel):
     @property
     def prefill_endpoint(self) -> str:
         """Where prefill workers serve, `namespace.component.endpoint`."""
-        return f"{self.prefill_namespace}.prefill.generate"
+        return f"{self.prefill_namespace}.prefill{self.dynamo.component_suffix}.generate"
 
     @property
     def decode_endpoint(self) -> str:
         """Where decode workers serve."""
-        return f"{self.decode_namespace}.backend.generate"
+        return f"{self.decode_namespace}.backend{self.dynamo.component_suffix}.generate"
 
     @property
     def router_endpoint(self) -> str:
         """Where the router serves: a broker as the prefill component that the frontend looks
         for, a relay as a component of its own."""
         component = "relay" if self.router.attachment == "relay" else "prefill"
-        return f"{self.dynamo.namespace}.{component}.generate"
+        return f"{self.dynamo.namespace}.{component}{self.dynamo.component_suffix}.generate"
 
 
 def parse_deployment(text: str, source: str) -> DeploymentConfig:

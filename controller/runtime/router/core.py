@@ -81,6 +81,7 @@ class RouterCore:
         self._log = log
         self._shadow = shadow
         self.pinned = Pinned()
+        self._kv_tokens: dict[int, int] = {}
         self._remote = RemotePrefills(costs, settings, port, queues, self.pinned, clock, metrics)
         self._sessions = SessionHistories()
         self.open_requests = 0
@@ -278,7 +279,23 @@ class RouterCore:
                 for unit in ids
                 if unit not in failed and (only is None or worker_of(unit) in only)
             )
+        if len(self.pinned):
+            ids = self._with_room(ids, leg.task.prompt_tokens)
         return self._sight.view(leg.task, leg.side, ids, cached, self._clock.now())
+
+    def equip(self, worker_id: int, kv_tokens: int | None) -> None:
+        """KV tokens that a prefill worker has room for, a rank; None: unknown."""
+        if kv_tokens is not None:
+            self._kv_tokens[worker_id] = kv_tokens
+
+    def _with_room(self, ids: tuple[int, ...], prompt_tokens: int) -> tuple[int, ...]:
+        """Those whose pinned KV leaves room for a prompt: elsewhere it would wait for a lease."""
+
+        def has_room(unit_id: int) -> bool:
+            room = self._kv_tokens.get(worker_of(unit_id))
+            return room is None or self.pinned.tokens(unit_id) + prompt_tokens <= room
+
+        return tuple(filter(has_room, ids)) or ids
 
     def _local(self, leg: Leg, decision: Decision) -> dict[str, Any]:
         """Book a local prefill; the answer that asks for it."""
