@@ -7,11 +7,13 @@ worker of the private namespace, or with "prefill locally". Decode streams never
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
 from controller.config import DeploymentConfig
+from controller.estimation.roster import ROUTER_MARK
 from controller.runtime.router.attachment import RouterProcess
 from controller.runtime.router.loras import Loras
 
@@ -58,6 +60,7 @@ async def _register(endpoint: Any, model: str, block_size: int, card: dict[str, 
     for field in ("total_kv_blocks", "max_num_seqs", "max_num_batched_tokens"):
         if mirrored.get(field) is not None:
             setattr(runtime_config, field, mirrored[field])
+    runtime_config.set_engine_specific(ROUTER_MARK, json.dumps(True))
     await register_model(
         ModelInput.Tokens,
         ModelType.Prefill,
