@@ -158,9 +158,14 @@ class MetricWindow:
             return Unknown(Why.NOT_A_NUMBER)
         return reading(value)
 
-    def growth(self, signal: Signal, keep: Keep = every) -> Growth | Unknown | Stale:
-        """Growth of all matching series of a counter or histogram, added up."""
-        start_s = self.now_s - self.length_s
+    def growth(
+        self, signal: Signal, keep: Keep = every, over_s: float | None = None
+    ) -> Growth | Unknown | Stale:
+        """Growth of all matching series of a counter or histogram, added up.
+
+        Over the last `over_s` seconds (None: the whole window).
+        """
+        start_s = self.now_s - (over_s or self.length_s)
         tracks = [
             (name, track)
             for (name, labels), track in self._tracks.get(signal, {}).items()
@@ -188,9 +193,17 @@ class MetricWindow:
         grown = self.growth(signal, keep)
         return reading(grown.count) if isinstance(grown, Growth) else grown
 
-    def rate(self, signal: Signal, keep: Keep = every) -> Reading:
+    def increases(self, signal: Signal, keep: Keep = every) -> Iterator[tuple[str, Labels, float]]:
+        """(target, labels, growth over the window) of each series that has two looks."""
+        start_s = self.now_s - self.length_s
+        for (name, labels), track in self._tracks.get(signal, {}).items():
+            part = track.increase(start_s) if keep(name, labels) else None
+            if part is not None:
+                yield name, labels, part[0][0]
+
+    def rate(self, signal: Signal, keep: Keep = every, over_s: float | None = None) -> Reading:
         """The same per second. Never negative."""
-        grown = self.growth(signal, keep)
+        grown = self.growth(signal, keep, over_s)
         if not isinstance(grown, Growth):
             return grown
         return reading(grown.count / grown.over_s) if grown.over_s > 0 else Unknown(Why.NOT_YET)
