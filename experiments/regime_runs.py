@@ -7,7 +7,7 @@ tick. Does not own: how many runs, the figures.
 **Truth.** A request misses when its TTFT exceeds `LIMIT` times the unloaded one. A run is saturated
 from the arrival of the first request from which on, while the load lasts, at least 95 % miss. That
 comes from the outcome of every request, which no detector sees. `overload_s` is when the offered
-load passes what the prefill workers can serve; nothing is to be found before it.
+load passes `NEAR` of what the prefill workers can serve; an alarm before it is false.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from experiments.simulated_scrapes import roster, scrapes
 
 PERIOD_S = 5.0
 LIMIT = 10.0
+NEAR = 0.9
 MISSING = 0.95
 PROFILES = ("llama31_70b_tp4_h100", "llama31_70b_fp8_tp4_b200", "qwen3_32b_fp8_tp2_h100")
 KINDS = ("ramp", "step", "burst")
@@ -102,11 +103,11 @@ def load_at(of: Draw, at_s: FloatArray) -> FloatArray:
 
 
 def overload_s(of: Draw) -> float | None:
-    """When the offered load first passes 1."""
-    if of.high <= 1.0:
+    """When the offered load first passes NEAR."""
+    if of.high <= NEAR:
         return None
     if of.kind == "ramp":
-        return of.start_s + (1.0 - of.low) / (of.high - of.low) * (of.end_s - of.start_s)
+        return of.start_s + (NEAR - of.low) / (of.high - of.low) * (of.end_s - of.start_s)
     return of.start_s
 
 

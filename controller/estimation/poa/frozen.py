@@ -8,9 +8,9 @@ author, from a later study: windows of as many consecutive arrivals as there are
 
     cost(r, e) = own(r, e) * (1 + resident(e, t)),    t the first arrival of the window,
 
-resident the work that e holds at t; the numerator is the sum over what was done, the denominator the
-least sum over a perfect matching (Hungarian method; ceil(N/m) slots an engine when N > m). Reported:
-the ratio of sums, and p50, p90, max of the windows' ratios.
+resident the work that e holds at t; the numerator is the sum over what was done, the denominator
+the least sum over a perfect matching (Hungarian method; ceil(N/m) slots an engine when N > m).
+Reported: the ratio of sums, and p50, p90, max of the windows' ratios.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
 Owns: the cost of an assignment, enumeration, best found by local search. Does not own: where the
 numbers come from.
 
-Each place serves in order of arrival, one after the other: start = max(arrival, free), end = start +
-own. An assignment costs, for latency, the sum of (end - arrival) and harm; for SLO misses, the
+Each place serves in order of arrival, one after the other: start = max(arrival, free), end = start
++ own. An assignment costs, for latency, the sum of (end - arrival) and harm; for SLO misses, the
 number of (end - arrival) above the limit and harm. What is left at a place when the window ends is
 not forgiven: R seconds of leftover delay the rate*R requests that come meanwhile by R/2 on average
 (latency rate*R^2/2), and those of them that come while more than their limit is left are late
@@ -48,13 +48,13 @@ def place_cost(
             cost += (1.0 if waited > limit[i] else 0.0) + harm[i, place]
     left = max(0.0, at - end_s)
     if goal == LATENCY:
-        return cost + rate * left * left / 2.0
+        return float(cost + rate * left * left / 2.0)
     if left <= 0.0:
-        return cost
+        return float(cost)
     limits = 0.0
     for i in range(arrival.size):
         limits += limit[i]
-    return cost + rate * max(0.0, left - limits / arrival.size)
+    return float(cost + rate * max(0.0, left - limits / arrival.size))
 
 
 @compiled

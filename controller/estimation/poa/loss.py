@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Routing loss: cost of what was done over the least cost of any assignment of the same arrivals.
 
-Design section 5 ("Price of anarchy, measured"): both sides are replayed by the same law from the same
-recorded state, with the leftover at the window's end in it (kernels.py). Enumerated where there are
-few assignments; else the best that a local search finds, from what was done and from a greedy
-start, which makes the loss a lower bound. Never below 1.
+Design section 5 ("Price of anarchy, measured"): both sides are replayed by the same law from the
+same recorded state, with the leftover at the window's end in it (kernels.py). Enumerated where
+there are few assignments; else the best that a local search finds, from what was done and from a
+greedy start, which makes the loss a lower bound. Never below 1.
 
 Windows follow one another and are alike, so the interval comes from a block bootstrap: blocks of
 consecutive windows are drawn, the ratio of sums is taken of each draw.

@@ -3,10 +3,10 @@
 
 Owns: the value. Does not own: where it is read from (sources.py), what is made of it (loss.py).
 
-A *place* is a prefill worker, or a decode worker that prefills itself. At the window's start place j
-has `free_s[j]` seconds of recorded work ahead. Request i arrives `arrival_s[i]` later and would take
-`own_s[i, j]` there; `harm_s[i, j]` is what that costs others in seconds of latency (running decodes
-that a local prefill delays), `harm_misses[i, j]` the same in SLO misses.
+A *place* is a prefill worker, or a decode worker that prefills itself. At the window's start place
+j has `free_s[j]` seconds of recorded work ahead. Request i arrives `arrival_s[i]` later and would
+take `own_s[i, j]` there; `harm_s[i, j]` is what that costs others in seconds of latency (running
+decodes that a local prefill delays), `harm_misses[i, j]` the same in SLO misses.
 """
 
 from __future__ import annotations
