@@ -171,6 +171,7 @@ class DeploymentView:
         waiting = first_known(
             w.gauge(Signal.WAITING, self._at(Role.DECODE)),
             w.gauge(Signal.PASS_DECODES_QUEUED, keep),
+            _none_of_none(self._or_idle(w.gauge(Signal.ACTIVE, self._of_model))),
             _nobody_waits(usage),
         )
         return PoolReadings(
@@ -348,6 +349,10 @@ def _waited(backlog: Reading, served_per_s: Reading) -> Reading:
     if isinstance(backlog, Known) and backlog.value == 0.0:
         return Known(0.0)
     return ratio(backlog, served_per_s)
+
+
+def _none_of_none(active: Reading) -> Reading:
+    return active if active == Known(0.0) else Unknown(Why.NEVER_SEEN)
 
 
 def _nobody_waits(usage: Reading) -> Reading:

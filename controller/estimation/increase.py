@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from controller.estimation.scrapes import Histogram
 
 Counts = tuple[float, ...]
+_JITTER = 0.25
 
 
 def grown(before: Counts, now: Counts) -> Counts | None:
@@ -72,26 +73,27 @@ class Track:
         self.last, self.seen_s = now, at_s
         self.history.append((at_s, self.total))
 
-    def forget(self, before_s: float) -> None:
-        """Drop what no window reaches; one value at or before `before_s` stays as its start."""
-        while len(self.history) > 1 and self.history[1][0] <= before_s:
+    def forget(self, length_s: float) -> None:
+        """Drop what no window of so many seconds before the last look reaches."""
+        since_s = self.seen_s - length_s
+        while len(self.history) > 1 and self.history[1][0] <= since_s:
             self.history.popleft()
 
-    def increase(self, since_s: float) -> tuple[Counts, float] | None:
-        """Growth since the last look at or before `since_s` (or the first), and over which time.
+    def increase(self, length_s: float) -> tuple[Counts, float] | None:
+        """Growth over the last `length_s` seconds up to the last look, and over which time.
 
-        None with fewer than two looks.
+        It begins at a look: the last one that is at least `length_s` older, give or take a
+        quarter (looks jitter), else the first. None with fewer than two looks.
         """
         if len(self.history) < 2:
             return None
+        end_s, end = self.history[-1]
+        since_s = end_s - (1.0 - _JITTER) * length_s
         start_s, start = self.history[0]
         for at_s, total in self.history:
             if at_s > since_s:
                 break
             start_s, start = at_s, total
-        end_s, end = self.history[-1]
-        if end_s <= start_s:
-            return tuple(0.0 for _ in end), 0.0
         return tuple(new - old for old, new in zip(start, end, strict=True)), end_s - start_s
 
 

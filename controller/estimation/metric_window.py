@@ -48,7 +48,8 @@ class Growth:
 
     count: float
     """Of a counter, or a histogram's observations."""
-    over_s: float
+    per_s: float
+    """The same per second: each series by the time between its own looks."""
     sum: float | None = None
     """Of the observations; None where a histogram has none that can be counted."""
     bounds: tuple[float, ...] = ()
@@ -93,12 +94,12 @@ class MetricWindow:
     def advance(self, now_s: float) -> None:
         """Time passes without a look: what is old becomes stale; what is gone is forgotten."""
         self.now_s = max(self.now_s, now_s)
-        start_s = self.now_s - self.length_s
+        oldest_s = self.now_s - self.length_s - self.stale_after_s
         for tracks in self._tracks.values():
-            for key in [key for key, track in tracks.items() if track.seen_s < start_s]:
+            for key in [key for key, track in tracks.items() if track.seen_s < oldest_s]:
                 del tracks[key]
             for track in tracks.values():
-                track.forget(start_s)
+                track.forget(self.length_s)
 
     def retain(self, targets: set[str]) -> None:
         """Forget every target but these: they were taken out of the deployment."""
@@ -165,7 +166,7 @@ class MetricWindow:
 
         Over the last `over_s` seconds (None: the whole window).
         """
-        start_s = self.now_s - (over_s or self.length_s)
+        length_s = over_s or self.length_s
         tracks = [
             (name, track)
             for (name, labels), track in self._tracks.get(signal, {}).items()
@@ -175,7 +176,7 @@ class MetricWindow:
             return self._absent(signal)
         grown = []
         for name, track in tracks:
-            part = track.increase(start_s)
+            part = track.increase(length_s)
             if part is not None:
                 grown.append((name, track, *part))
         if not grown:
@@ -184,7 +185,7 @@ class MetricWindow:
         found = _added_up([(track.bounds, part, over_s) for _, track, part, over_s in grown])
         if self._too_old(oldest_s):
             return Stale(self.now_s - oldest_s, found.count)
-        if any(track.changed_s > start_s for _, track in tracks):
+        if any(track.changed_s > self.now_s - length_s for _, track in tracks):
             return replace(found, bounds=(), buckets=())
         return found
 
@@ -195,9 +196,8 @@ class MetricWindow:
 
     def increases(self, signal: Signal, keep: Keep = every) -> Iterator[tuple[str, Labels, float]]:
         """(target, labels, growth over the window) of each series that has two looks."""
-        start_s = self.now_s - self.length_s
         for (name, labels), track in self._tracks.get(signal, {}).items():
-            part = track.increase(start_s) if keep(name, labels) else None
+            part = track.increase(self.length_s) if keep(name, labels) else None
             if part is not None:
                 yield name, labels, part[0][0]
 
@@ -206,7 +206,7 @@ class MetricWindow:
         grown = self.growth(signal, keep, over_s)
         if not isinstance(grown, Growth):
             return grown
-        return reading(grown.count / grown.over_s) if grown.over_s > 0 else Unknown(Why.NOT_YET)
+        return reading(grown.per_s)
 
     def mean(self, signal: Signal, keep: Keep = every) -> Reading:
         """Sum over count of a histogram's growth: needs no bounds."""
@@ -262,7 +262,7 @@ def _added_up(parts: list[tuple[tuple[float, ...], Counts, float]]) -> Growth:
         buckets = tuple(sum(column) for column in columns)
     return Growth(
         count=sum(counts[0] for _, counts, _ in parts),
-        over_s=max(over_s for _, _, over_s in parts),
+        per_s=sum(counts[0] / over_s for _, counts, over_s in parts),
         sum=sum(sums) if len(sums) == len(parts) else None,
         bounds=bounds if alike else (),
         buckets=buckets,

@@ -7,9 +7,8 @@ numbers come from.
 Each place serves in order of arrival, one after the other: start = max(arrival, free), end = start
 + own. An assignment costs, for latency, the sum of (end - arrival) and harm; for SLO misses, the
 number of (end - arrival) above the limit and harm. What is left at a place when the window ends is
-not forgiven: R seconds of leftover delay the rate*R requests that come meanwhile by R/2 on average
-(latency rate*R^2/2), and those of them that come while more than their limit is left are late
-(misses rate*max(0, R - limit), with the window's mean limit).
+not forgiven: for as long again as the window lasted, those who come to the place, `rate` a second,
+wait for what is then left of it (latency), or miss while more than the mean limit is left (misses).
 
 A move of one request changes two places only, so a move is priced by replaying those two.
 """
@@ -48,13 +47,14 @@ def place_cost(
             cost += (1.0 if waited > limit[i] else 0.0) + harm[i, place]
     left = max(0.0, at - end_s)
     if goal == LATENCY:
-        return float(cost + rate * left * left / 2.0)
+        while_s = min(left, end_s)
+        return float(cost + rate * while_s * (left - while_s / 2.0))
     if left <= 0.0:
         return float(cost)
     limits = 0.0
     for i in range(arrival.size):
         limits += limit[i]
-    return float(cost + rate * max(0.0, left - limits / arrival.size))
+    return float(cost + rate * min(end_s, max(0.0, left - limits / arrival.size)))
 
 
 @compiled

@@ -39,8 +39,10 @@ class CusumParams:
     saturated_at: float = 40.0
     piled_share: float = 0.5
     """Share of the age threshold that must have piled up (c)."""
+    sure_at: float = 2.5
+    """At so many times the threshold one sample is enough."""
     release: float = 0.5
-    least_wait_s: float = 0.05
+    least_wait_s: float = 0.03
     """The unloaded wait is never taken to be less."""
     smoothing: float = 0.4
     """Weight of the newest period in the service rate."""
@@ -91,7 +93,9 @@ def step(state: CusumState, sample: PoolSample, params: CusumParams) -> tuple[Cu
     if age_s is None:
         return _say(moved, Regime.UNKNOWN, RegimeReason.SIGNAL_UNKNOWN, params)
     moved = _learnt(moved, age_s, served, params)
-    return _say(moved, *_proposed(moved, age_s, served, params), params)
+    proposed, reason = _proposed(moved, age_s, served, params)
+    first_s, _ = thresholds_s(moved, params)
+    return _say(moved, proposed, reason, params, sure=age_s >= params.sure_at * first_s)
 
 
 def _served(state: CusumState, sample: PoolSample, over_s: float) -> float | None:
@@ -162,7 +166,12 @@ def _over(age_s: float, piled: float, limit_s: float, params: CusumParams, insid
 
 
 def _say(
-    state: CusumState, regime: Regime, reason: RegimeReason, params: CusumParams
+    state: CusumState,
+    regime: Regime,
+    reason: RegimeReason,
+    params: CusumParams,
+    sure: bool = False,
 ) -> tuple[CusumState, Verdict]:
-    held = held_after(state.held, regime, reason, params.agreement)
+    needs = replace(params.agreement, rise=1) if sure else params.agreement
+    held = held_after(state.held, regime, reason, needs)
     return replace(state, held=held), verdict(held, params.agreement)
