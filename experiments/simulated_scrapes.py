@@ -60,10 +60,12 @@ def _worker(sim, number, decode, arrived, prefilled, seen):  # type: ignore[no-u
     if decode:
         mine = arrived & prefilled & (req["decode_worker"] == number)
         done = mine & (req["finish_s"] >= 0)
+        spent_s = req["finish_s"] - req["prefilled_s"]
         waiting = float(seen.waiting[number] + seen.pulling[number])
     else:
         mine = arrived & (req["sent_s"] >= 0) & (req["prefill_worker"] == number)
         done = mine & prefilled
+        spent_s = req["prefilled_s"] - req["sent_s"]
         waiting = float(seen.waiting[number])
     name = f"{FIRST_ID + number:x}"
     labels: Labels = (("dynamo_endpoint", "generate"), ("worker_id", name))
@@ -71,7 +73,9 @@ def _worker(sim, number, decode, arrived, prefilled, seen):  # type: ignore[no-u
     series: dict[Signal, dict[Labels, Value]] = {
         Signal.WORKER_REQUESTS: {labels: float(mine.sum())},
         Signal.WORKER_ACTIVE: {labels: float(mine.sum() - done.sum())},
-        Signal.WORKER_DURATION: {labels: Histogram((), (), 0.0, float(done.sum()))},
+        Signal.WORKER_DURATION: {
+            labels: Histogram((), (), float(spent_s[done].sum()), float(done.sum()))
+        },
         Signal.WAITING: {(): waiting},
         Signal.KV_USAGE: {(): 1.0 - float(seen.free_blocks[number]) / blocks},
     }

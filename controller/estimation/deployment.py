@@ -51,6 +51,9 @@ class PoolReadings:
     backlog: Reading
     """Requests that this pool has not served yet (decode: that wait for a seat)."""
     queue_age_s: Reading
+    latency_s: Reading
+    """Mean time of a prefill in its worker: what both pools' waits are measured by, since both are
+    part of a TTFT."""
     utilisation: Reading
     """Share of time in forward passes; decode: share of KV in use."""
     served_by: Mapping[int, float]
@@ -118,9 +121,10 @@ class DeploymentView:
         started = self._or_idle(self._rate(Signal.STARTED, mine))
         ttft, itl = w.mean(Signal.TTFT, mine), w.mean(Signal.ITL, mine)
         output = w.mean(Signal.OUTPUT_TOKENS, mine)
+        prefill = self._prefill(started)
         return DeploymentReadings(
             at_s=w.now_s,
-            pools={Role.PREFILL: self._prefill(started), Role.DECODE: self._decode()},
+            pools={Role.PREFILL: prefill, Role.DECODE: self._decode(prefill.latency_s)},
             started_per_s=started,
             ended_per_s=self._or_idle(self._rate(Signal.ENDED, mine)),
             active=self._or_idle(w.gauge(Signal.ACTIVE, mine)),
@@ -156,12 +160,13 @@ class DeploymentView:
             served_per_s=served,
             backlog=backlog,
             queue_age_s=age,
+            latency_s=first_known(w.mean(Signal.WORKER_DURATION, keep), w.mean(Signal.EQ_PREFILLS)),
             utilisation=ratio(busy, Known(float(workers or 0))),
             served_by=self._served_by(Role.PREFILL),
             stale_workers=self._stale(Role.PREFILL),
         )
 
-    def _decode(self) -> PoolReadings:
+    def _decode(self, latency_s: Reading) -> PoolReadings:
         w, keep = self._window, self._on(Role.DECODE)
         served = first_known(
             self._rate(Signal.WORKER_DURATION, keep),
@@ -184,6 +189,7 @@ class DeploymentView:
             served_per_s=served,
             backlog=waiting,
             queue_age_s=_waited(waiting, served),
+            latency_s=latency_s,
             utilisation=usage,
             served_by=self._served_by(Role.DECODE),
             stale_workers=self._stale(Role.DECODE),

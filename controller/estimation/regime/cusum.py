@@ -14,9 +14,10 @@ those that still wait, and it is they who matter.
 
     transition   age >= a1 and S/m >= c*a1       saturated   age >= a2 and S/m >= c*a2
 
-a1 and a2 are multiples of the wait in the unloaded pool, which is learnt (the least seen), or given
-by the operator. Down again below `release` times the threshold. Thresholds and allowance were
-chosen on training seeds (experiments/check_regimes.py) and judged on others.
+a1 and a2 are multiples of the unloaded time in the pool, which is learnt (the least mean time in
+its workers that was seen, else the least wait), or given by the operator. Down again below
+`release` times the threshold. Thresholds and allowance were chosen on training seeds
+(experiments/check_regimes.py) and judged on others.
 
 An unknown arrival or service makes the pool's regime unknown; S is kept.
 """
@@ -40,7 +41,7 @@ class CusumParams:
     piled_share: float = 0.5
     """Share of the age threshold that must have piled up (c)."""
     sure_at: float = 2.5
-    """At so many times the threshold one sample is enough."""
+    """At so many times the threshold one sample is enough for a transition."""
     release: float = 0.5
     least_wait_s: float = 0.03
     """The unloaded wait is never taken to be less."""
@@ -92,7 +93,7 @@ def step(state: CusumState, sample: PoolSample, params: CusumParams) -> tuple[Cu
         age_s = _implied_age_s(moved, sample)
     if age_s is None:
         return _say(moved, Regime.UNKNOWN, RegimeReason.SIGNAL_UNKNOWN, params)
-    moved = _learnt(moved, age_s, served, params)
+    moved = _learnt(moved, sample.latency_s if sample.latency_s else age_s, served, params)
     proposed, reason = _proposed(moved, age_s, served, params)
     first_s, _ = thresholds_s(moved, params)
     return _say(moved, proposed, reason, params, sure=age_s >= params.sure_at * first_s)
@@ -126,12 +127,11 @@ def _implied_age_s(state: CusumState, sample: PoolSample) -> float | None:
     return sample.backlog / state.rate_per_s
 
 
-def _learnt(state: CusumState, age_s: float, served: float, params: CusumParams) -> CusumState:
-    if served <= 0 or age_s <= 0:
+def _learnt(state: CusumState, time_s: float, served: float, params: CusumParams) -> CusumState:
+    if served <= 0 or time_s <= 0:
         return state
-    floor_s = params.least_wait_s
-    known = state.unloaded_s
-    return replace(state, unloaded_s=max(floor_s, age_s if known is None else min(known, age_s)))
+    least_s = time_s if state.unloaded_s is None else min(state.unloaded_s, time_s)
+    return replace(state, unloaded_s=max(params.least_wait_s, least_s))
 
 
 def thresholds_s(state: CusumState, params: CusumParams) -> tuple[float, float]:
@@ -172,6 +172,11 @@ def _say(
     params: CusumParams,
     sure: bool = False,
 ) -> tuple[CusumState, Verdict]:
-    needs = replace(params.agreement, rise=1) if sure else params.agreement
+    needs = params.agreement
+    if sure and state.held.regime is Regime.BELOW:
+        # One sample is never enough for saturation: the next one says it again.
+        needs = replace(needs, rise=1)
+        if regime is Regime.SATURATED:
+            regime, reason = Regime.TRANSITION, RegimeReason.WORK_PILES_UP
     held = held_after(state.held, regime, reason, needs)
     return replace(state, held=held), verdict(held, params.agreement)
