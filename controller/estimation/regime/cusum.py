@@ -14,6 +14,8 @@ those that still wait, and it is they who matter.
 
     transition   age >= a1 and S/m >= c*a1       saturated   age >= a2 and S/m >= c*a2
 
+and S at least `least_piled` requests a worker.
+
 a1 and a2 are multiples of the unloaded time in the pool, which is learnt (the least mean time in
 its workers that was seen, else the least wait), or given by the operator. Down again below
 `release` times the threshold. Thresholds and allowance were chosen on training seeds
@@ -40,7 +42,9 @@ class CusumParams:
     saturated_at: float = 40.0
     piled_share: float = 0.5
     """Share of the age threshold that must have piled up (c)."""
-    sure_at: float = 2.5
+    least_piled: float = 6.0
+    """Requests a worker that must have piled up: by Little two are a long wait at low rates."""
+    sure_at: float = 1.75
     """At so many times the threshold one sample is enough for a transition."""
     release: float = 0.5
     least_wait_s: float = 0.03
@@ -94,7 +98,7 @@ def step(state: CusumState, sample: PoolSample, params: CusumParams) -> tuple[Cu
     if age_s is None:
         return _say(moved, Regime.UNKNOWN, RegimeReason.SIGNAL_UNKNOWN, params)
     moved = _learnt(moved, sample.latency_s if sample.latency_s else age_s, served, params)
-    proposed, reason = _proposed(moved, age_s, served, params)
+    proposed, reason = _proposed(moved, age_s, served, sample.workers or 1, params)
     first_s, _ = thresholds_s(moved, params)
     return _say(moved, proposed, reason, params, sure=age_s >= params.sure_at * first_s)
 
@@ -142,13 +146,14 @@ def thresholds_s(state: CusumState, params: CusumParams) -> tuple[float, float]:
 
 
 def _proposed(
-    state: CusumState, age_s: float, served: float, params: CusumParams
+    state: CusumState, age_s: float, served: float, workers: int, params: CusumParams
 ) -> tuple[Regime, RegimeReason]:
     first_s, second_s = thresholds_s(state, params)
     waited_s = piled_s(state)
     if served == 0 and age_s >= first_s:
         return Regime.SATURATED, RegimeReason.NOTHING_SERVED
-    piled = 0.0 if waited_s is None else waited_s
+    few = state.piled < params.least_piled * workers
+    piled = 0.0 if waited_s is None or few else waited_s
     now = state.held.regime
     if _over(age_s, piled, second_s, params, now is Regime.SATURATED):
         return Regime.SATURATED, RegimeReason.WAIT_TOO_LONG

@@ -104,6 +104,7 @@ def sample_of(pool: PoolReadings, at_s: float) -> PoolSample:
         served_per_s=value_of(pool.served_per_s),
         backlog=value_of(pool.backlog),
         queue_age_s=value_of(pool.queue_age_s),
+        workers=pool.workers,
         latency_s=value_of(pool.latency_s),
     )
 

@@ -53,6 +53,7 @@ class PoolSample:
     """Requests that it has not served yet."""
     queue_age_s: float | None
     """Age of the oldest of them, or the wait that they mean."""
+    workers: int | None = None
     latency_s: float | None = None
     """Mean time in the workers of those it finished lately: what is learnt of the unloaded pool."""
 
