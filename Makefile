@@ -10,14 +10,15 @@ demo: $(VENV)/.installed
 	$(BIN)/equilibrium demo
 
 test: $(VENV)/.tested-with lint
-	$(BIN)/python -m pytest -m "not real_engine and not slow"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "(unit or integration) and not slow"
+	$(BIN)/python -m pytest -m "e2e and not slow"
 
 # What takes a minute and more by the clock: parity with stock, silence, live fits.
 test-slow: $(VENV)/.tested-with
 	$(BIN)/python -m pytest -m slow
 
 test-fast: $(VENV)/.tested-with
-	$(BIN)/python -m pytest -m "unit or integration"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "(unit or integration) and not slow"
 
 # A real vLLM on the CPU, EQUILIBRIUM_REAL_ENGINE (default .venv-vllm); needs a machine that is idle.
 test-real-engine: $(VENV)/.tested-with

@@ -21,6 +21,7 @@ COMMANDS: dict[str, str] = {
     "mode": "let a running router act or only watch (shadow), and see what would differ",
     "estimate": "in which regime a deployment is, and what its routing costs",
     "doctor": "check a deployment: discovery, scrape, identity, signals; each finding with its fix",
+    "explain": "why one request went where it went: every candidate's estimates",
     "profile": "cost profiles: show, fit, learn from live workers, validate, time KV transfers",
     "router": "run the router component (started by `up`, or by hand beside Dynamo)",
     "worker": "run emulated workers (started by `up`)",

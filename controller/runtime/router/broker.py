@@ -21,9 +21,9 @@ from controller.runtime.router.loras import Loras
 class Broker:
     """One broker process: `run()` is its life."""
 
-    def __init__(self, config: DeploymentConfig, run_dir: Path) -> None:
+    def __init__(self, config: DeploymentConfig, run_dir: Path, replica: int = 0) -> None:
         self._config = config
-        self._process = RouterProcess(config, run_dir)
+        self._process = RouterProcess(config, run_dir, replica)
 
     async def run(self) -> None:
         """Register, serve until SIGTERM or SIGINT, deregister."""

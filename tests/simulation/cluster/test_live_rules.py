@@ -26,7 +26,7 @@ from controller.routing.estimates import prefill_due_s
 from controller.routing.inflight import InFlightBound
 from controller.routing.kernels.draws import decision_draw
 from controller.routing.registry import PLACEMENTS
-from controller.runtime.router.queues import PrefillQueues, TooLateError
+from controller.runtime.router.queues import PrefillQueues, QueueOptions, TooLateError
 from controller.simulation.cluster.simulate import simulate
 from controller.simulation.cluster.spec import SimOptions, Status, uniform_cluster
 from controller.types import ClusterView, DecodePool, Place, PrefillTask, RoutingParams, Slo
@@ -55,7 +55,7 @@ class Live(Reference):
             InFlightBound(engine.max_num_batched_tokens, chosen.in_flight_steps),
             chosen.params.window_s,
             ordering_of(chosen),
-            chosen.reject,
+            QueueOptions(chosen.reject, late_binding=False),
             engine.block_size,
         )
         self.ids = tuple(worker.number for worker in self.prefill)
