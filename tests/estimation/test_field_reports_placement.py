@@ -12,7 +12,8 @@ from controller.estimation.roster import Role, RoleSource
 from controller.routing.kernels.dynamo import stays_local
 from controller.routing.registry import PLACEMENTS
 from controller.runtime.router.handover import forwarded_request
-from controller.runtime.router.records import RequestRecord, RouterMetrics
+from controller.runtime.router.records import RequestRecord
+from controller.runtime.router.router_metrics import RouterMetrics
 from controller.types import Decision, DecisionReason, Place, RoutingParams, Slo
 
 pytestmark = pytest.mark.unit
@@ -31,7 +32,7 @@ def test_llm_d_1466_what_is_cached_in_any_tier_is_not_computed_and_the_prompt_st
     assert rule.place(task(history=999, increment=1), seen).place is Place.LOCAL
 
 
-def test_llm_d_792_decisions_are_counted_by_reason_and_sum_to_the_requests():
+def test_llm_d_792_decisions_are_counted_by_reason_and_sum_to_the_requests(task):
     registry = CollectorRegistry()
     metrics = RouterMetrics(registry, "ampd")
     choices = [
@@ -40,8 +41,10 @@ def test_llm_d_792_decisions_are_counted_by_reason_and_sum_to_the_requests():
         (Place.LOCAL, DecisionReason.ARGMIN_LOCAL),
     ]
     for number, (place, reason) in enumerate(choices):
-        record = RequestRecord(str(number), None, 0.0, 10, 0, 1, Decision(place, None, reason))
-        metrics.observe(record)
+        record = RequestRecord(task(request_id=str(number)), Slo(1500, 60), 0.0)
+        record.decision = Decision(place, None, reason)
+        record.outcome = "local" if place is Place.LOCAL else "handed_over"
+        metrics.observe(record, "other")
     counted = [
         sample
         for family in registry.collect()
