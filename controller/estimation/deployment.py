@@ -110,6 +110,7 @@ class DeploymentView:
         period_s: float | None = None,
     ) -> None:
         self._period_s = period_s
+        self._ids: dict[Labels, int | None] = {}
         self._window = window
         self._roster = roster
         self._model = model
@@ -245,9 +246,8 @@ class DeploymentView:
     def _served_by(self, role: Role) -> dict[int, float]:
         """Who finished nothing in the window is there with 0, if it was looked at."""
         found: dict[int, float] = {}
-        live = self._roster.workers
         for _, labels, count in self._window.increases(Signal.WORKER_DURATION, self._on(role)):
-            number = _id_of(labels, live)
+            number = self._id(labels)
             if number is not None:
                 found[number] = found.get(number, 0.0) + count
         return found
@@ -262,17 +262,17 @@ class DeploymentView:
         return _label(labels, "phase") == Role.PREFILL.value
 
     def _on(self, role: Role) -> Keep:
-        """Series with a worker id: those of live workers of a role."""
+        """Series with a worker id: those of live workers of a role, at their main endpoint."""
         members = {worker.worker_id for worker in self._roster.of(role)}
-        live = self._roster.workers
+        return lambda target, labels: self._id(labels) in members
 
-        def keep(target: str, labels: Labels) -> bool:
+    def _id(self, labels: Labels) -> int | None:
+        """The worker of a series; None for none, and for what is not its main endpoint."""
+        if labels not in self._ids:
             endpoint = _label(labels, "dynamo_endpoint")
-            if endpoint is not None and endpoint != _GENERATE:
-                return False
-            return _id_of(labels, live) in members
-
-        return keep
+            main = endpoint is None or endpoint == _GENERATE
+            self._ids[labels] = _id_of(labels, self._roster.workers) if main else None
+        return self._ids[labels]
 
     def _at(self, role: Role) -> Keep:
         """An engine's own series, which name no worker: those at targets of a role."""
@@ -282,11 +282,14 @@ class DeploymentView:
     def _targets_by_role(self) -> dict[Role, set[str]]:
         """Which target shows workers of which role."""
         homes: dict[Role, set[str]] = {}
-        for role in (Role.PREFILL, Role.DECODE):
-            keep = self._on(role)
-            for signal in (Signal.WORKER_ACTIVE, Signal.WORKER_REQUESTS):
-                for point in self._window.points(signal, keep):
-                    homes.setdefault(role, set()).add(point.target)
+        roles = (Role.PREFILL, Role.DECODE)
+        members = {role: {w.worker_id for w in self._roster.of(role)} for role in roles}
+        for signal in (Signal.WORKER_ACTIVE, Signal.WORKER_REQUESTS):
+            for point in self._window.points(signal):
+                number = self._id(point.labels)
+                for role in roles:
+                    if number in members[role]:
+                        homes.setdefault(role, set()).add(point.target)
         return homes
 
 

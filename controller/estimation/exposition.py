@@ -47,12 +47,17 @@ class ExpositionReader:
 
     def read(self, text: str) -> Iterator[Sample]:
         """The wanted samples of one text, in its order; never raises."""
-        wanted = self.wanted
+        wanted, unwanted = self.wanted, "#"
         for line in text.split("\n"):
+            # Lines of a family stand together: most are passed over by this alone.
+            if line.startswith(unwanted):
+                continue
             brace = line.find("{")
             name = line[:brace] if brace > 0 else line.partition(" ")[0]
             entry = wanted.get(name)
             if entry is None:
+                if brace > 0:
+                    unwanted = line[: brace + 1]
                 continue
             sample = self._sample(entry, line, brace if brace > 0 else -1, len(name))
             if sample is None:

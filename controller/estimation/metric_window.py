@@ -14,13 +14,13 @@ Owns: what a window says of a signal, and why it says nothing. Does not own: who
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from controller.estimation.exposition import Labels
 from controller.estimation.increase import Counts, Track, as_counts
 from controller.estimation.readings import Known, Reading, Stale, Unknown, Why, reading
-from controller.estimation.scrapes import Histogram, Scrape
+from controller.estimation.scrapes import Histogram, Scrape, Value
 from controller.estimation.signals import SPECS, Kind, Signal
 
 Keep = Callable[[str, Labels], bool]
@@ -76,6 +76,8 @@ class MetricWindow:
         self.now_s = -math.inf
         self._targets: dict[str, _Target] = {}
         self._tracks: dict[Signal, dict[tuple[str, Labels], Track]] = {}
+        self._shown: dict[Signal, dict[str, Mapping[Labels, Value]]] = {}
+        """Latest series by signal and target."""
 
     def add(self, scrape: Scrape) -> None:
         """Take one look in; of an older or repeated one nothing is taken."""
@@ -84,9 +86,14 @@ class MetricWindow:
         target.failure = scrape.failure
         if not scrape.ok or scrape.at_s <= target.answered_s:
             return
-        before_s = target.answered_s if target.latest is not None else None
+        before_s = None
+        if target.latest is not None:
+            before_s = target.answered_s
+            for signal in target.latest.series.keys() - scrape.series.keys():
+                del self._shown[signal][scrape.target]
         for signal, series in scrape.series.items():
             target.seen.add(signal)
+            self._shown.setdefault(signal, {})[scrape.target] = series
             if SPECS[signal].kind is not Kind.GAUGE:
                 self._follow(signal, scrape, series, before_s)
         target.answered_s, target.latest = scrape.at_s, scrape
@@ -105,6 +112,8 @@ class MetricWindow:
         """Forget every target but these: they were taken out of the deployment."""
         for gone in [name for name in self._targets if name not in targets]:
             del self._targets[gone]
+            for shown in self._shown.values():
+                shown.pop(gone, None)
             for tracks in self._tracks.values():
                 for key in [key for key in tracks if key[0] == gone]:
                     del tracks[key]
@@ -139,12 +148,11 @@ class MetricWindow:
 
     def points(self, signal: Signal, keep: Keep = every) -> Iterator[Point]:
         """Latest values of a gauge's or counter's series, stale ones too."""
-        for name, target in self._targets.items():
-            if target.latest is None:
-                continue
-            for labels, value in target.latest.series.get(signal, {}).items():
+        for name, series in self._shown.get(signal, {}).items():
+            answered_s = self._targets[name].answered_s
+            for labels, value in series.items():
                 if not isinstance(value, Histogram) and keep(name, labels):
-                    yield Point(name, labels, value, target.answered_s)
+                    yield Point(name, labels, value, answered_s)
 
     def gauge(self, signal: Signal, keep: Keep = every) -> Reading:
         """Sum of a gauge's latest values."""
@@ -227,10 +235,13 @@ class MetricWindow:
         return bucket_quantile(grown.bounds, grown.buckets, grown.count, share)
 
     def _follow(
-        self, signal: Signal, scrape: Scrape, series: object, before_s: float | None
+        self,
+        signal: Signal,
+        scrape: Scrape,
+        series: Mapping[Labels, Value],
+        before_s: float | None,
     ) -> None:
         tracks = self._tracks.setdefault(signal, {})
-        assert isinstance(series, dict)
         for labels, value in series.items():
             track = tracks.get((scrape.target, labels))
             if track is None:

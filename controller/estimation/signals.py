@@ -81,6 +81,8 @@ class Spec:
     kind: Kind
     names: tuple[str, ...]
     ids: IdBase = IdBase.DECIMAL
+    buckets: bool = True
+    """Whether the buckets of a histogram are read, or its sum and count only."""
 
 
 def _frontend(kind: Kind, *names: str) -> Spec:
@@ -88,7 +90,8 @@ def _frontend(kind: Kind, *names: str) -> Spec:
 
 
 def _worker(kind: Kind, *names: str) -> Spec:
-    return Spec(kind, tuple(f"dynamo_component_{name}" for name in names), IdBase.HEX)
+    # A pool has hundreds of these: of their histograms only the means are of use.
+    return Spec(kind, tuple(f"dynamo_component_{name}" for name in names), IdBase.HEX, False)
 
 
 _C, _G, _H = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
@@ -175,7 +178,7 @@ def wanted_samples(frontend_prefix: str = "dynamo_frontend") -> Mapping[str, Wan
     found: dict[str, Wanted] = {}
     for signal, spec in SPECS.items():
         for rank, family in enumerate(_all_names(spec.names, frontend_prefix)):
-            for name, part in _samples(family, spec.kind):
+            for name, part in _samples(family, spec):
                 found.setdefault(name, Wanted(signal, part, rank, family))
     return found
 
@@ -189,11 +192,8 @@ def _all_names(names: tuple[str, ...], frontend_prefix: str) -> list[str]:
     return list(dict.fromkeys([*renamed, *names, *former]))
 
 
-def _samples(family: str, kind: Kind) -> list[tuple[str, Part]]:
-    if kind is not Kind.HISTOGRAM:
+def _samples(family: str, spec: Spec) -> list[tuple[str, Part]]:
+    if spec.kind is not Kind.HISTOGRAM:
         return [(family, Part.VALUE)]
-    return [
-        (f"{family}_bucket", Part.BUCKET),
-        (f"{family}_sum", Part.SUM),
-        (f"{family}_count", Part.COUNT),
-    ]
+    buckets = [(f"{family}_bucket", Part.BUCKET)] if spec.buckets else []
+    return [*buckets, (f"{family}_sum", Part.SUM), (f"{family}_count", Part.COUNT)]
