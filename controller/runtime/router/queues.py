@@ -204,7 +204,7 @@ class PrefillQueues:
 
     def _revise(self, now_s: float) -> None:
         if self._options.revise:
-            self.moves += revise(self._waiting, self._lanes, now_s, self._pump)
+            self.moves += revise(self._waiting, self._lanes, now_s, self._pump, self._forget)
 
     def _pump(self, lane: Lane, now_s: float) -> None:
         """Grant what the rule puts first while the bound allows."""
