@@ -49,6 +49,11 @@ class DynamoConfig(ConfigModel):
     file_kv: str | None = Field(
         default=None, description="folder of file discovery; default: inside the run folder"
     )
+    component_suffix: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]*$")] = Field(
+        default="",
+        description="behind the name of each component, so that deployments of several models "
+        "can share a namespace and a frontend (docs/models.md)",
+    )
     env: dict[str, str] = Field(
         default_factory=dict, description="extra environment of every launched process"
     )
@@ -83,10 +88,20 @@ class SloConfig(ConfigModel):
         return Slo(ttft_ms=self.ttft_ms, itl_ms=self.itl_ms)
 
 
+class TenantConfig(SloConfig):
+    """One tenant's objective and share."""
+
+    weight: PositiveFloat = Field(
+        default=1.0,
+        description="share of a first-come queue (fifo, hopeless_last, algorithm_2), beside those "
+        "of the other tenants; requests without a tenant together count as one of weight 1",
+    )
+
+
 class DeploymentSloConfig(SloConfig):
     """The objective of all requests but those of the named tenants."""
 
-    tenants: dict[str, SloConfig] = Field(
+    tenants: dict[str, TenantConfig] = Field(
         default_factory=dict,
         description="by tenant: requests name theirs with the annotation `tenant:NAME`",
     )
@@ -94,6 +109,10 @@ class DeploymentSloConfig(SloConfig):
     def of_tenants(self) -> dict[str, Slo]:
         """The frozen values of the tenants."""
         return {name: slo.value() for name, slo in self.tenants.items()}
+
+    def weights_of_tenants(self) -> dict[str, float]:
+        """Their shares of a first-come queue."""
+        return {name: tenant.weight for name, tenant in self.tenants.items()}
 
 
 class OrderingConfig(ConfigModel):
@@ -162,6 +181,41 @@ class RuleConfig(ConfigModel):
         return RoutingParams(self.alpha, self.beta, self.window_s, toll)
 
 
+class RedisConfig(ConfigModel):
+    """Redis between router replicas; nothing of a request waits for it."""
+
+    url: str = Field(default="redis://127.0.0.1:6379/0", pattern=r"^(rediss?|unix)://")
+    prefix: str = Field(default="equilibrium", description="of every key and channel")
+    period_s: PositiveFloat = Field(
+        default=0.1, description="wall clock, between two tellings of a router's books"
+    )
+    member_ttl_s: PositiveFloat = Field(
+        default=3.0, description="wall clock, without a sign of life a router is no member any more"
+    )
+    host: str = Field(
+        default="127.0.0.1",
+        description="where a router listens for its replicas; one machine: loopback",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> RedisConfig:
+        if self.member_ttl_s < 5 * self.period_s:
+            raise ValueError(
+                f"member_ttl_s {self.member_ttl_s:g} is below five periods of {self.period_s:g} s: "
+                "a late sign of life would end a membership"
+            )
+        return self
+
+
+class DecisionLogConfig(ConfigModel):
+    """The decision log of a router (docs/decision_log.md)."""
+
+    max_mb: float = Field(
+        default=64.0, ge=0, description="size of one file, then a new one is begun; 0: no log"
+    )
+    files: PositiveInt = Field(default=4, description="files kept, the current one included")
+
+
 class RouterConfig(RuleConfig):
     """Our router; `attachment: none` leaves the stock deployment as it is."""
 
@@ -197,8 +251,29 @@ class RouterConfig(RuleConfig):
     prefill_timeout_s: PositiveFloat = Field(
         default=60.0, description="silence of a prefill worker after which it counts as failed"
     )
+    transfer_timeout_s: PositiveFloat = Field(
+        default=30.0,
+        description="relay only: from sending a decode leg with a hand-over to its first token; "
+        "past it the prompt is prefilled where it streams",
+    )
+    max_requests: PositiveInt = Field(
+        default=8192,
+        description="requests that one router holds at once; a relay refuses more (HTTP 529), a "
+        "broker answers that they prefill locally",
+    )
+    late_binding: bool = Field(
+        default=True,
+        description="a worker with room takes over what waits elsewhere, if it ends earlier",
+    )
+    decision_log: DecisionLogConfig = DecisionLogConfig()
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = Field(
         default=0, description="Prometheus port on loopback; 0: any free port, written to the log"
+    )
+    replicas: PositiveInt = Field(
+        default=1, description="routers that the launcher starts; more than one need `redis`"
+    )
+    redis: RedisConfig | None = Field(
+        default=None, description="set: this router may be one of several (docs/replicas.md)"
     )
     restart_limit: int = Field(
         default=3, ge=0, description="times the launcher restarts a router that died"
@@ -210,6 +285,11 @@ class RouterConfig(RuleConfig):
             raise ValueError(
                 f"kv_lease_margin_s {self.kv_lease_margin_s:g} is not below kv_lease_s "
                 f"{self.kv_lease_s:g}: no hand-over would be young enough"
+            )
+        if self.replicas > 1 and self.redis is None:
+            raise ValueError(
+                f"replicas: {self.replicas} need redis: each would fill the workers' queues as if "
+                "it were alone; set redis.url"
             )
         if self.ordering.reject and self.attachment != "relay":
             raise ValueError(
@@ -325,19 +405,19 @@ class DeploymentConfig(ConfigModel):
     @property
     def prefill_endpoint(self) -> str:
         """Where prefill workers serve, `namespace.component.endpoint`."""
-        return f"{self.prefill_namespace}.prefill.generate"
+        return f"{self.prefill_namespace}.prefill{self.dynamo.component_suffix}.generate"
 
     @property
     def decode_endpoint(self) -> str:
         """Where decode workers serve."""
-        return f"{self.decode_namespace}.backend.generate"
+        return f"{self.decode_namespace}.backend{self.dynamo.component_suffix}.generate"
 
     @property
     def router_endpoint(self) -> str:
         """Where the router serves: a broker as the prefill component that the frontend looks
         for, a relay as a component of its own."""
         component = "relay" if self.router.attachment == "relay" else "prefill"
-        return f"{self.dynamo.namespace}.{component}.generate"
+        return f"{self.dynamo.namespace}.{component}{self.dynamo.component_suffix}.generate"
 
 
 def parse_deployment(text: str, source: str) -> DeploymentConfig:

@@ -25,6 +25,7 @@ BoolArray = NDArray[np.bool_]
 
 PlacementName = Literal[
     "toll",
+    "batch",
     "deflect",
     "ampd",
     "least_ttft",
@@ -100,6 +101,12 @@ class DecisionReason(str, Enum):
     """Dynamo's conditional disaggregation: it lacks too much."""
     REJECTED = "rejected"
     """Early rejection (off by default): its TTFT limit could not be met any more."""
+    NOT_DECIDED = "not_decided"
+    """The client left before anything was decided."""
+    OVERLOADED = "overloaded"
+    """The router holds as much as it may (admission limit); refused, or prefilled locally."""
+    TRANSFER_LIMIT = "transfer_limit"
+    """The decode leg of a hand-over did not begin in time: prefilled where it streams."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +264,8 @@ class Decision:
     last one holds for all further steps. Empty: the engine's own budget."""
     local_s: float | None = None
     """LOCAL: predicted time of the prefill, if the rule knows better than Eq. 1."""
+    misses: tuple[tuple[str, float], ...] = ()
+    """Expected SLO misses that each choice causes, keyed as `estimates_s`; of rules that price."""
 
 
 @dataclass(frozen=True, slots=True)

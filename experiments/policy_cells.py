@@ -109,6 +109,7 @@ PLACEMENTS = (
     "least_ttft",
     "deflect",
     "toll",
+    "batch",
 )
 ORDERINGS = (
     "fifo",
@@ -136,7 +137,7 @@ PUBLISHED = (
 """Each rule in its published form, and the plain baselines."""
 DEPLOYMENTS = tuple(Deployment(p, b) for p in (1, 2, 3) for b in (512, 2048))
 _STOCK = ("kv_cost", "conditional", "round_robin")
-_LOCAL_CHUNK = {"toll": 256}
+_LOCAL_CHUNK = {"toll": 256, "batch": 256}
 
 
 def all_rules() -> tuple[Rule, ...]:

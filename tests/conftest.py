@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 from lanes_kit import empty_lanes
+from redis_kit import RedisServer
 
 from controller.costs.model import TableCost
 from controller.costs.tables import linear_tables
@@ -20,6 +21,14 @@ settings.register_profile("equilibrium", deadline=None)
 settings.load_profile("equilibrium")
 
 nan = float("nan")
+
+
+@pytest.fixture
+def redis_server(tmp_path):
+    """A redis-server of the test's own."""
+    server = RedisServer(tmp_path)
+    yield server
+    server.kill()
 
 
 @pytest.fixture

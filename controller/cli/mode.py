@@ -20,6 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Switch, or print the mode and the shadow report."""
     from analysis.shadow_report import shadow_report
+    from controller.runtime.router.decision_log import log_lines
     from controller.runtime.router.mode import Mode, get_mode, set_mode
 
     if args.mode is not None:
@@ -28,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     print(f"{args.run_dir}: {get_mode(args.run_dir).value}")
     log = args.run_dir / "decisions.jsonl"
-    report = shadow_report(log.read_text(encoding="utf-8").splitlines() if log.exists() else ())
+    report = shadow_report(log_lines(log))
     if report.differing_share is None:
         print("nothing was decided in shadow")
         return 0

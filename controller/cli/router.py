@@ -16,6 +16,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--run-dir", type=Path, help="folder of the decision log; default: that of the file"
     )
 
+    parser.add_argument(
+        "--replica", type=int, default=0, help="number among the routers of a deployment (0)"
+    )
+
 
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGTERM."""
@@ -26,5 +30,5 @@ def run(args: argparse.Namespace) -> int:
 
     config = read_deployment_with(args.config)
     attached = Relay if config.router.attachment == "relay" else Broker
-    router = attached(config, args.run_dir or args.config.resolve().parent)
+    router = attached(config, args.run_dir or args.config.resolve().parent, args.replica)
     return run_component(router.run())

@@ -23,17 +23,23 @@ _SMALL_POOL = 16
 """Up to here a decision keeps all estimates for the log; of a larger pool the least one."""
 
 
-def decision(view: ClusterView, choice: int, reason: int, estimates_s: Estimates = ()) -> Decision:
+def decision(
+    view: ClusterView,
+    choice: int,
+    reason: int,
+    estimates_s: Estimates = (),
+    misses: Estimates = (),
+) -> Decision:
     """What a compiled rule has chosen, with worker ids and named reasons."""
     place = Place.LOCAL if choice == LOCAL else Place.REMOTE
     worker_id = None if choice == LOCAL else view.prefill.worker_ids[choice]
-    return Decision(place, worker_id, REASONS[reason], estimates_s)
+    return Decision(place, worker_id, REASONS[reason], estimates_s, misses=misses)
 
 
 def named_estimates(
     view: ClusterView, remote_s: FloatArray, local_s: float | None = None
 ) -> Estimates:
-    """What was compared, for the decision log."""
+    """What was compared (seconds or misses), for the decision log."""
     ids = view.prefill.worker_ids
     if len(ids) <= _SMALL_POOL:
         named = tuple(zip(map(str, ids), remote_s.tolist(), strict=True))

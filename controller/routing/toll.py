@@ -65,9 +65,11 @@ class Toll:
         misses, ttft_s = self._remote(task, view, limit_s)
         local = self._local(task, view, slo)
         choice, reason = toll(misses, ttft_s, local.misses, local.ttft_s, limit_s)
-        named = named_estimates(view, ttft_s, None if math.isnan(local.ttft_s) else local.ttft_s)
+        barred = math.isnan(local.ttft_s)
+        named = named_estimates(view, ttft_s, None if barred else local.ttft_s)
+        priced = named_estimates(view, misses, None if barred else local.misses)
         if choice != LOCAL:
-            return decision(view, choice, reason, named)
+            return decision(view, choice, reason, named, priced)
         decode = view.decode
         return Decision(
             Place.LOCAL,
@@ -77,6 +79,7 @@ class Toll:
             decode_id=None if local.index == view.bound else decode.worker_ids[local.index],
             chunks=(local.chunk,) if decode.chunked[local.index] else (),
             local_s=local.own_s,
+            misses=priced,
         )
 
     def _remote(

@@ -18,19 +18,21 @@ from conformance_http import overwrite_prefill_blocks
 from conformance_live import Live
 from prometheus_client import CollectorRegistry
 
+from controller.routing.decision_record import RouterRow
 from controller.routing.inflight import InFlightBound
 from controller.routing.registry import PLACEMENTS
 from controller.runtime.clock import Clock
 from controller.runtime.resources import read_profile
 from controller.runtime.router.binding import Binding, DecodeLoads
 from controller.runtime.router.core import CoreSettings, RouterCore
+from controller.runtime.router.decision_log import DecisionLog
 from controller.runtime.router.decode_port import DynamoDecodePort
 from controller.runtime.router.decode_state import DecodeState
 from controller.runtime.router.handover import KvLease, is_handover, prefill_request
 from controller.runtime.router.hints import Objectives
 from controller.runtime.router.ports import DynamoPrefillPort
 from controller.runtime.router.queues import PrefillQueues
-from controller.runtime.router.records import DecisionLog, RouterMetrics
+from controller.runtime.router.router_metrics import RouterMetrics
 from controller.runtime.router.streams import StreamRelay, StreamSettings
 
 
@@ -56,6 +58,9 @@ class WatchedPort:
 
     def live(self) -> tuple[int, ...]:
         return self._port.live()
+
+    def rank(self, unit_id: int) -> int | None:
+        return self._port.rank(unit_id)
 
     async def cached_tokens(self, token_ids: list[int]) -> dict[int, int]:
         return await self._port.cached_tokens(token_ids)
@@ -95,6 +100,10 @@ class Router:
         costs = read_profile(config.router.profile).cost_model()
         metrics = RouterMetrics(CollectorRegistry(), policy)
         params, slo = config.router.params(), config.slo.value()
+        row = RouterRow(
+            "r", 0, 1, config.model, "relay", policy, "", slo.ttft_ms, slo.itl_ms, 1.0, 0.0
+        )
+        log = DecisionLog(None, row)
         self.port = WatchedPort(
             DynamoPrefillPort(live.prefill_client, live.decode_client, NoIndex())  # type: ignore[arg-type]
         )
@@ -112,7 +121,7 @@ class Router:
             DecodeState(10.0),
             clock,
             metrics,
-            DecisionLog(None),
+            log,
         )
         loads = DecodeLoads()
         self.relay = StreamRelay(
@@ -127,6 +136,7 @@ class Router:
             ),
             clock,
             metrics,
+            log,
         )
 
     async def prefill(self, request: dict[str, Any], context: Any) -> list[dict[str, Any]]:

@@ -67,7 +67,8 @@ class Up:
     def decisions(self) -> list[dict[str, Any]]:
         """The router's log so far."""
         path = self.deployment.run_dir / "decisions.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()]
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        return [row for row in rows if row["kind"] == "decision"]
 
     async def router_metrics(self) -> str:
         """The router's /metrics."""

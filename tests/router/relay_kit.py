@@ -9,22 +9,29 @@ from random import Random
 
 from prometheus_client import CollectorRegistry
 
+from controller.routing.decision_record import RouterRow
 from controller.routing.inflight import InFlightBound
 from controller.routing.registry import PLACEMENTS
 from controller.runtime.clock import Clock
 from controller.runtime.router.binding import Binding, DecodeLoads
 from controller.runtime.router.core import CoreSettings, RouterCore
+from controller.runtime.router.decision_log import DecisionLog
 from controller.runtime.router.decode_state import DecodeState
 from controller.runtime.router.handover import KvLease
 from controller.runtime.router.hints import Objectives
 from controller.runtime.router.queues import PrefillQueues
-from controller.runtime.router.records import DecisionLog, RouterMetrics
+from controller.runtime.router.router_metrics import RouterMetrics
 from controller.runtime.router.streams import StreamRelay, StreamSettings
 from controller.types import RoutingParams, Slo
 
 PREFILL_WORKER = 1
 HANDOVER = {"token_ids": [7], "disaggregated_params": {"kv_transfer_params": {"handle": 1}}}
 DISCONNECTED = ValueError("Disconnected: Stream ended before generation completed")
+
+
+def router_row(policy):
+    """Who decides, for a log."""
+    return RouterRow("r", 0, 1, "m", "relay", policy, "unit", 1000.0, 50.0, 1.0, 0.0)
 
 
 class FakeContext:
@@ -83,6 +90,9 @@ class FakePrefill:
 
     def live(self):
         return (PREFILL_WORKER,) if self.script else ()
+
+    def rank(self, unit_id):
+        return None
 
     async def cached_tokens(self, token_ids):
         return {}
@@ -167,9 +177,10 @@ class RelayHarness:
         self.prefill = FakePrefill(prefill)
         self.decode = FakeDecode(decode)
         self.queues = PrefillQueues(InFlightBound(1000), 10)
-        self.log = DecisionLog(self.log_path)
         self.clock = settings.pop("clock", Clock())
         policy = settings.pop("policy", "always_remote")
+        self.log = DecisionLog(self.log_path, router_row(policy))
+        core = {"max_wait_s": 5.0, "prefill_timeout_s": 5.0, "handover_s": 30.0}
         self.decode_state = DecodeState(10, followed=True)
         self.loads = DecodeLoads(self.decode_state.hold)
         metrics = RouterMetrics(self.registry, policy)
@@ -177,7 +188,7 @@ class RelayHarness:
             PLACEMENTS[policy](costs, Slo(1000, 50), RoutingParams(), Random(0)),
             costs,
             Objectives(Slo(1000, 50)),
-            CoreSettings(max_wait_s=5.0, prefill_timeout_s=5.0, sticky_sessions=True),
+            CoreSettings(**core, sticky_sessions=True),
             self.prefill,
             self.queues,
             self.decode_state,
@@ -195,6 +206,7 @@ class RelayHarness:
             StreamSettings(**limits),
             self.clock,
             metrics,
+            self.log,
         )
 
     async def run(self, context=None, prompt=100, max_tokens=4, **request):
@@ -210,9 +222,10 @@ class RelayHarness:
         for _ in range(20):
             await asyncio.sleep(0)
 
-    def records(self):
+    def records(self, kind="decision"):
         self.log.close()
-        return [json.loads(line) for line in self.log_path.read_text().splitlines()]
+        rows = [json.loads(line) for line in self.log_path.read_text().splitlines()]
+        return [row for row in rows if row["kind"] == kind]
 
     def counted(self, name):
         return self.registry.get_sample_value(f"dynamo_equilibrium_{name}")

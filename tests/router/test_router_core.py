@@ -8,15 +8,17 @@ from random import Random
 
 import pytest
 from prometheus_client import CollectorRegistry
+from relay_kit import router_row
 
 from controller.routing.inflight import InFlightBound
 from controller.routing.registry import PLACEMENTS
 from controller.runtime.clock import Clock
 from controller.runtime.router.core import CoreSettings, RouterCore
+from controller.runtime.router.decision_log import DecisionLog
 from controller.runtime.router.decode_state import DecodeState
 from controller.runtime.router.hints import Objectives
 from controller.runtime.router.queues import PrefillQueues, WorkerGoneError
-from controller.runtime.router.records import DecisionLog, RouterMetrics
+from controller.runtime.router.router_metrics import RouterMetrics
 from controller.types import RoutingParams, Slo
 
 pytestmark = pytest.mark.unit
@@ -38,6 +40,9 @@ class FakePort:
 
     def live(self):
         return tuple(self.workers)
+
+    def rank(self, unit_id):
+        return None
 
     async def cached_tokens(self, token_ids):
         return {}
@@ -114,7 +119,7 @@ class Harness:
         self.log_path = tmp_path / "decisions.jsonl"
         self.port = port
         self.queues = PrefillQueues(InFlightBound(1000), 10)
-        self.log = DecisionLog(self.log_path)
+        self.log = DecisionLog(self.log_path, router_row(policy))
         limits = {"max_wait_s": 5.0, "prefill_timeout_s": 5.0, "sticky_sessions": True} | settings
         rule = PLACEMENTS[policy](costs, Slo(1000, 50), RoutingParams(), Random(0))
         self.core = RouterCore(
@@ -137,7 +142,8 @@ class Harness:
 
     def records(self):
         self.log.close()
-        return [json.loads(line) for line in self.log_path.read_text().splitlines()]
+        rows = [json.loads(line) for line in self.log_path.read_text().splitlines()]
+        return [row for row in rows if row["kind"] == "decision"]
 
     def decisions(self):
         return {
@@ -393,7 +399,7 @@ async def test_in_shadow_what_no_router_may_do_is_still_not_done(harness):
 async def test_acting_again_leaves_no_trace_of_shadow_in_the_log(harness):
     router = harness(w1=good)
     await router.run()
-    assert "would_place" not in router.records()[0]
+    assert router.records()[0]["would_place"] is None
 
 
 async def test_in_shadow_stocks_books_are_closed_also_when_the_worker_has_just_left(harness):

@@ -8,7 +8,12 @@ from hypothesis import strategies as st
 
 from controller.routing.inflight import InFlightBound
 from controller.routing.kernels.orderings import ORDERINGS, Ordering
-from controller.runtime.router.queues import PrefillQueues, TooLateError, WorkerGoneError
+from controller.runtime.router.queues import (
+    PrefillQueues,
+    QueueOptions,
+    TooLateError,
+    WorkerGoneError,
+)
 from controller.types import PrefillTask
 
 pytestmark = pytest.mark.unit
@@ -104,7 +109,7 @@ def test_nothing_leaks_and_the_bound_holds(steps):
 
 def ordered(rule, reject=False, **settings):
     made = PrefillQueues(
-        InFlightBound(1000, 1), 10, Ordering(ORDERINGS[rule], **settings), reject=reject
+        InFlightBound(1000, 1), 10, Ordering(ORDERINGS[rule], **settings), QueueOptions(reject)
     )
     made.sync([1])
     return made

@@ -13,6 +13,7 @@ from typing import Any
 import aiohttp
 
 from controller.config import DeploymentConfig
+from controller.routing.decision_record import DECISION
 from controller.runtime.launcher import Deployment
 from controller.runtime.load import (
     Endpoint,
@@ -120,7 +121,8 @@ def _decisions(run_dir: Path) -> list[dict[str, Any]]:
     path = run_dir / "decisions.jsonl"
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [row for row in rows if row["kind"] == DECISION]
 
 
 def _max_lag_ms(run_dir: Path) -> float | None:

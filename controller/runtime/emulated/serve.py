@@ -7,7 +7,6 @@ import asyncio
 import json
 import logging
 import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from controller.runtime.emulated.side_channel import Peer, SideChannelClient, Si
 from controller.runtime.emulated.worker import EmulatedWorker, StepRecord
 from controller.runtime.resources import read_profile
 from controller.runtime.router.handover import CHUNK_SCHEDULE
+from controller.runtime.stop_signals import on_stop_signals
 from controller.runtime.tiny_model import MAX_CONTEXT_TOKENS, visible_token_ids
 
 logger = logging.getLogger(__name__)
@@ -178,18 +178,16 @@ async def serve_workers(
 ) -> None:
     """Serve `count` workers of a role, named from `index` on, until SIGTERM or SIGINT."""
     services = [EmulatedService(config, role, f"{role}-{index + i}", run_dir) for i in range(count)]
-    loop = asyncio.get_running_loop()
 
     def stop() -> None:
         for service in services:
             service.shutdown()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
     channel, client = SideChannelServer(), SideChannelClient()
     peer = await channel.start()
     try:
-        await asyncio.gather(*(service.serve(channel, client, peer) for service in services))
+        with on_stop_signals(stop):
+            await asyncio.gather(*(service.serve(channel, client, peer) for service in services))
     finally:
         client.close()
         channel.close()

@@ -70,7 +70,8 @@ def plan_processes(
     engines = tuple(_vllm(config, common))
     if config.router.attachment != "none":
         stage = engines[-1].stage + 1 if engines else 0
-        specs.append(replace(_router(config, run_dir, python, own), stage=stage))
+        for replica in range(config.router.replicas):
+            specs.append(replace(_router(config, run_dir, python, own, replica), stage=stage))
     for role in _POOLS:
         if pool_of(config, role).engine == "emulated":
             specs.extend(_emulated(config, run_dir, role, python, own))
@@ -116,12 +117,13 @@ def _router_mode(config: DeploymentConfig) -> str:
 
 
 def _router(
-    config: DeploymentConfig, run_dir: Path, python: str, env: Mapping[str, str]
+    config: DeploymentConfig, run_dir: Path, python: str, env: Mapping[str, str], replica: int
 ) -> ProcessSpec:
+    argv = (python, "-m", "controller", "router", "--config", str(run_dir / CONFIG_FILE))
     return ProcessSpec(
-        name="router",
+        name=f"router-{replica}" if replica else "router",
         role=Role.ROUTER,
-        argv=(python, "-m", "controller", "router", "--config", str(run_dir / CONFIG_FILE)),
+        argv=(*argv, "--replica", str(replica)) if replica else argv,
         env=env,
         restart_limit=config.router.restart_limit,
         endpoint=config.router_endpoint,

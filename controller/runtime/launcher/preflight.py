@@ -83,7 +83,8 @@ def _ports(
     if config.frontend.launch:
         yield "frontend.http_port", config.frontend.http_host, config.frontend.http_port
     if config.router.attachment != "none" and config.router.metrics_port:
-        yield "router.metrics_port", "127.0.0.1", config.router.metrics_port
+        for replica in range(config.router.replicas):
+            yield "router.metrics_port", "127.0.0.1", config.router.metrics_port + replica
     for spec in specs:
         if _SIDE_CHANNEL in spec.env:
             key = f"{spec.role.value}.vllm.side_channel_port"

@@ -71,7 +71,7 @@ def _frontend_log(specs: Sequence[ProcessSpec]) -> str:
 
 
 def _plural(role: Role, count: int) -> str:
-    noun = "router" if role is Role.ROUTER else f"{role.value} worker"
+    noun = role.value if role is Role.ROUTER else f"{role.value} worker"
     return noun if count == 1 else f"{noun}s"
 
 

@@ -9,12 +9,13 @@ request is answered (broker.py, relay.py).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import math
-import signal
+import secrets
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -22,29 +23,38 @@ from typing import Any
 from prometheus_client import CollectorRegistry, start_http_server
 
 from controller.config import DeploymentConfig, OrderingConfig
+from controller.costs.model import TableCost
 from controller.errors import UserError
+from controller.routing.decision_record import RouterRow
 from controller.routing.inflight import InFlightBound
 from controller.routing.kernels.orderings import ORDERINGS, Ordering
 from controller.routing.registry import PLACEMENTS
+from controller.routing.units import worker_of
 from controller.runtime.clock import Clock
 from controller.runtime.dynamo_io import make_runtime
 from controller.runtime.forward_passes import ForwardPasses
+from controller.runtime.replicas.sessions import Sessions
 from controller.runtime.resources import read_profile
 from controller.runtime.router.core import CoreSettings, RouterCore
+from controller.runtime.router.decision_log import DecisionLog, log_name
 from controller.runtime.router.decode_state import DecodeState, PassReport
 from controller.runtime.router.handover import unsupported_backend
 from controller.runtime.router.hints import Objectives
 from controller.runtime.router.mode import Mode, ModeFile
 from controller.runtime.router.ports import (
-    DecodeCards,
     DynamoPrefillPort,
+    PrefillStep,
     PrefixIndex,
+    WorkerCards,
     engine_facts,
     pass_report,
+    prefill_step,
     read_cards,
 )
-from controller.runtime.router.queues import PrefillQueues
-from controller.runtime.router.records import DecisionLog, RouterMetrics
+from controller.runtime.router.queues import PrefillQueues, QueueOptions
+from controller.runtime.router.records import unix_now
+from controller.runtime.router.router_metrics import RouterMetrics
+from controller.runtime.stop_signals import on_stop_signals
 
 logger = logging.getLogger(__name__)
 
@@ -66,13 +76,18 @@ class Parts:
     block_size: int
     kv_tokens: int | None
     """KV tokens that a decode worker has room for, by its card."""
+    log: DecisionLog
 
 
 class RouterProcess:
     """One router process, up to what it registers. `start` and `close` once each."""
 
-    def __init__(self, config: DeploymentConfig, run_dir: Path) -> None:
+    def __init__(self, config: DeploymentConfig, run_dir: Path, replica: int = 0) -> None:
+        """`replica`: number among the routers of the deployment."""
         self.config = config
+        self.replica = replica
+        self.sessions = Sessions()
+        """What a relay's binding tells the other replicas."""
         self.clock = Clock(config.time_scale)
         self._run_dir = run_dir
         self._mode = ModeFile(run_dir, Mode(config.router.mode))
@@ -88,7 +103,12 @@ class RouterProcess:
             InFlightBound(router.max_num_batched_tokens),
             router.window_s,
             _ordering(router.ordering),
-            router.ordering.reject,
+            QueueOptions(
+                reject=router.ordering.reject,
+                late_binding=router.late_binding,
+                revise=router.policy == "batch",
+                weights=config.slo.weights_of_tenants(),
+            ),
         )
         self._closing: list[Callable[[], Any]] = []
 
@@ -105,9 +125,9 @@ class RouterProcess:
         """
         config = self.config
         runtime = make_runtime(config.dynamo)
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, runtime.shutdown)
+        stopping = contextlib.ExitStack()
+        stopping.enter_context(on_stop_signals(runtime.shutdown))
+        self._closing.append(stopping.close)
         prefill = runtime.endpoint(config.prefill_endpoint)
         decode = runtime.endpoint(config.decode_endpoint)
         decode_client = await decode.client()
@@ -123,31 +143,62 @@ class RouterProcess:
             on_report(report)
 
         reports = ForwardPasses(decode, pass_report, observe)
-        log = DecisionLog(self._run_dir / "decisions.jsonl")
-        cards = DecodeCards(decode)
-        self._closing += [reports.close, log.close, cards.close]
+        steps = ForwardPasses(prefill, prefill_step, self._stepped)
+        log = self._log(int(decode.connection_id()))
+        cards, prefill_cards = WorkerCards(decode), WorkerCards(prefill)
+        self._closing += [reports.close, steps.close, log.close, cards.close, prefill_cards.close]
         self._queues.block_size = block_size
-        self.keep(self._sync(port, decode_client, cards))
-        self._export(port)
+        costs = read_profile(config.router.profile).cost_model()
+        core = self._core(port, log, costs, sticky_sessions)
+        self._join(log, costs)
+        self.keep(self._sync(core, port, decode_client, cards, prefill_cards))
+        self._export(port, core)
         return Parts(
             runtime=runtime,
-            core=self._core(port, log, sticky_sessions),
+            core=core,
             prefill_port=port,
             prefill_client=prefill_client,
             decode_client=decode_client,
             card=card,
             block_size=block_size,
             kv_tokens=engine_facts(card).kv_tokens,
+            log=log,
+        )
+
+    def _stepped(self, step: PrefillStep) -> None:
+        self._queues.stepped(step.unit_id, step.step_tokens, step.waiting_tokens, self.clock.now())
+
+    def _log(self, instance_id: int) -> DecisionLog:
+        config, router = self.config, self.config.router
+        row = RouterRow(
+            router_id=f"{instance_id:x}",
+            replica=self.replica,
+            replicas=1,
+            model=config.model,
+            attachment=router.attachment,
+            policy=router.policy,
+            profile=router.profile,
+            ttft_ms=config.slo.ttft_ms,
+            itl_ms=config.slo.itl_ms,
+            time_scale=config.time_scale,
+            started_unix_s=unix_now(),
+            params=router.model_dump(
+                include={"alpha", "beta", "window_s", "toll", "ordering", "late_binding"}
+            ),
+        )
+        path = self._run_dir / log_name(self.replica)
+        return DecisionLog(
+            path, row, int(router.decision_log.max_mb * 1e6), router.decision_log.files
         )
 
     def announce(self, instance_id: int) -> None:
         """Open the metrics port and say where, for the operator and the launcher."""
         router = self.config.router
-        server, _ = start_http_server(
-            router.metrics_port, addr="127.0.0.1", registry=self._registry
-        )
+        port = router.metrics_port + self.replica if router.metrics_port else 0
+        server, _ = start_http_server(port, addr="127.0.0.1", registry=self._registry)
         facts = {"instance_id": instance_id, "metrics_port": server.server_port}
-        (self._run_dir / "router.json").write_text(json.dumps(facts) + "\n", encoding="utf-8")
+        name = f"router-{self.replica}.json" if self.replica else "router.json"
+        (self._run_dir / name).write_text(json.dumps(facts) + "\n", encoding="utf-8")
         logger.info(
             "router.serving attachment=%s instance=%x policy=%s metrics=http://127.0.0.1:%d/metrics",
             router.attachment,
@@ -161,19 +212,43 @@ class RouterProcess:
         self._closing.append(asyncio.create_task(coroutine).cancel)
 
     def close(self) -> None:
-        """Stop following and writing."""
+        """Stop following and writing. What `keep` runs may end within the loop's next turns."""
         for close in self._closing:
             close()
 
-    def _core(self, port: DynamoPrefillPort, log: DecisionLog, sticky_sessions: bool) -> RouterCore:
+    def _join(self, log: DecisionLog, costs: TableCost) -> None:
+        """The other replicas, if there may be any."""
+        redis = self.config.router.redis
+        if redis is None:
+            return
+        # A router alone starts sooner without Redis's client.
+        from controller.runtime.replicas.joining import export_group, make_group
+
+        def changed(replicas: int) -> None:
+            self.decode.among(replicas)
+            log.say(replace(log.router, replicas=replicas))
+
+        name = f"{self.replica}-{secrets.token_hex(4)}"
+        group = make_group(
+            name, self.config, self._queues, costs, self.decode, self.sessions, self.clock, changed
+        )
+        export_group(self.metrics, group, self._queues)
+        self.keep(group.run())
+
+    def _core(
+        self, port: DynamoPrefillPort, log: DecisionLog, costs: TableCost, sticky_sessions: bool
+    ) -> RouterCore:
         router = self.config.router
-        costs = read_profile(router.profile).cost_model()
         slo = self.config.slo.value()
-        rule = PLACEMENTS[router.policy](costs, slo, router.params(), Random(router.seed))
+        rule = PLACEMENTS[router.policy](
+            costs, slo, router.params(), Random(router.seed + self.replica)
+        )
         settings = CoreSettings(
             max_wait_s=router.max_wait_s,
             prefill_timeout_s=router.prefill_timeout_s,
             sticky_sessions=sticky_sessions,
+            handover_s=router.kv_lease_s if router.attachment == "relay" else None,
+            most_requests=router.max_requests,
         )
         return RouterCore(
             rule,
@@ -189,11 +264,26 @@ class RouterProcess:
             lambda: self._mode.shadow,
         )
 
-    async def _sync(self, port: DynamoPrefillPort, decode_client: Any, cards: DecodeCards) -> None:
+    async def _sync(
+        self,
+        core: RouterCore,
+        port: DynamoPrefillPort,
+        decode_client: Any,
+        cards: WorkerCards,
+        prefill_cards: WorkerCards,
+    ) -> None:
         """Follow discovery also while no request comes in, so that waiters learn of a death."""
+        known: set[int] = set()
         while True:
             self._mode.refresh()
-            self._queues.sync(port.live())
+            ids = set(map(worker_of, port.live()))
+            for worker_id, facts in prefill_cards.facts(sorted(ids - known)).items():
+                port.equip(worker_id, facts.ranks)
+                core.equip(worker_id, facts.kv_tokens)
+                known.add(worker_id)
+            known &= ids
+            self._queues.sync(port.live(), self.clock.now())
+            core.sweep()
             self.decode.sync(decode_client.instance_ids())
             if unknown := self.decode.unknown():
                 for worker_id, facts in cards.facts(unknown).items():
@@ -224,8 +314,9 @@ class RouterProcess:
             for subscriber in subscribers:
                 subscriber.shutdown()
 
-    def _export(self, port: DynamoPrefillPort) -> None:
+    def _export(self, port: DynamoPrefillPort, core: RouterCore) -> None:
         now = self.clock.now
+        self.metrics.export_waits(now, self._queues.waits_now)
         for name, text, read in (
             ("prefill_workers", "Live prefill workers.", lambda: len(port.live())),
             ("queue_waiting", "Prefills held back at the router.", self._queues.waiting),
@@ -234,6 +325,13 @@ class RouterProcess:
                 "queue_oldest_age_seconds",
                 "Age of the oldest unfinished prefill.",
                 lambda: self._queues.oldest_age_s(now()),
+            ),
+            ("open_requests", "Prefill legs that the core holds.", lambda: core.open_requests),
+            (
+                "pinned_blocks",
+                "KV blocks that prefill workers keep for hand-overs whose decode leg has not "
+                "begun; a broker estimates it.",
+                lambda: math.ceil(core.pinned.total_tokens() / self._queues.block_size),
             ),
         ):
             self.metrics.gauge(name, text, read)

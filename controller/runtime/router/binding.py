@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
+from typing import Protocol
 
 from controller.routing.binding import Binder, Bound, Candidate
 from controller.routing.prompts import BLOCK_TOKENS, PromptIndex
@@ -80,12 +81,20 @@ class DecodeLoads:
         return max(self._booked.get(worker_id, 0), reported)
 
 
+class SharedSessions(Protocol):
+    """Tells other replicas where a session runs."""
+
+    def note(self, session: str, worker_id: int) -> None: ...
+
+
 class Binding:
     """Binds requests by what is known here: loads, prompts, sessions."""
 
     def __init__(self, loads: DecodeLoads, rng: Random, capacity: int = 10_000) -> None:
         self._loads = loads
         self._binder = Binder(rng, capacity)
+        self.shared: SharedSessions | None = None
+        """Who tells the other replicas."""
         self.prompts = PromptIndex()
         self.kv_tokens: int | None = None
         """KV tokens that a decode worker has room for; None: unknown."""
@@ -118,7 +127,13 @@ class Binding:
         room = None if self.kv_tokens is None else self.kv_tokens - context
         return Candidate(worker_id, context, room)
 
+    def adopt(self, session: str, worker_id: int) -> None:
+        """Another replica has bound this session."""
+        self._binder.note(session, worker_id)
+
     def note(self, session: str | None, worker_id: int, sums: Sequence[int] = ()) -> None:
         """The session's stream, with this prompt, runs here: its KV will be here next time."""
         self._binder.note(session, worker_id)
+        if session and self.shared is not None:
+            self.shared.note(session, worker_id)
         self.prompts.note(worker_id, sums)

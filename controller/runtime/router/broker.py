@@ -7,21 +7,26 @@ worker of the private namespace, or with "prefill locally". Decode streams never
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
 from controller.config import DeploymentConfig
+from controller.estimation.roster import ROUTER_MARK
 from controller.runtime.router.attachment import RouterProcess
 from controller.runtime.router.loras import Loras
+from controller.runtime.router.mirror import runtime_config
+
+_SIZES = ("total_kv_blocks", "max_num_seqs", "max_num_batched_tokens")
 
 
 class Broker:
     """One broker process: `run()` is its life."""
 
-    def __init__(self, config: DeploymentConfig, run_dir: Path) -> None:
+    def __init__(self, config: DeploymentConfig, run_dir: Path, replica: int = 0) -> None:
         self._config = config
-        self._process = RouterProcess(config, run_dir)
+        self._process = RouterProcess(config, run_dir, replica)
 
     async def run(self) -> None:
         """Register, serve until SIGTERM or SIGINT, deregister."""
@@ -51,13 +56,10 @@ class Broker:
 
 
 async def _register(endpoint: Any, model: str, block_size: int, card: dict[str, Any]) -> None:
-    from dynamo.llm import ModelInput, ModelRuntimeConfig, ModelType, WorkerType, register_model
+    from dynamo.llm import ModelInput, ModelType, WorkerType, register_model
 
-    runtime_config = ModelRuntimeConfig()
-    mirrored = card.get("runtime_config") or {}
-    for field in ("total_kv_blocks", "max_num_seqs", "max_num_batched_tokens"):
-        if mirrored.get(field) is not None:
-            setattr(runtime_config, field, mirrored[field])
+    config = runtime_config(card, only=_SIZES)
+    config.set_engine_specific(ROUTER_MARK, json.dumps(True))
     await register_model(
         ModelInput.Tokens,
         ModelType.Prefill,
@@ -67,7 +69,7 @@ async def _register(endpoint: Any, model: str, block_size: int, card: dict[str, 
         worker_type=WorkerType.Prefill,
         needs=[[WorkerType.Decode]],
         kv_cache_block_size=block_size,
-        runtime_config=runtime_config,
+        runtime_config=config,
         ignore_weights=True,
         # Each name of the model needs a prefill worker of that name.
         model_aliases=card.get("aliases"),

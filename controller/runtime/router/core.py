@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The router core: decides where each prefill runs, queues it, and forwards it.
+"""The router core: decides where each prefill runs, and what happens when that fails.
 
-Owns: the life of one request between arrival and its hand-over, with every way it can fail.
-Does not own: how to talk to workers (`PrefillPort`), how it is attached to Dynamo (broker.py,
+Owns: the life of one request between arrival and its hand-over. Does not own: queueing and sending
+(remote.py), how to talk to workers (`PrefillPort`), how it is attached to Dynamo (broker.py,
 relay.py), the rules (controller.routing).
 
 A request is never lost here: whatever goes wrong before a prefill worker has answered, it is
@@ -15,75 +15,40 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import AsyncGenerator, Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from controller.costs.model import TableCost
-from controller.routing.estimates import prefill_due_s
 from controller.routing.registry import Placement, decide
+from controller.routing.units import worker_of
 from controller.runtime.clock import Clock
-from controller.runtime.router.breaker import Breaker
-from controller.runtime.router.calls import PrefillCall
+from controller.runtime.router import hints
+from controller.runtime.router.decision_log import DecisionLog
 from controller.runtime.router.decode_state import DecodeState
 from controller.runtime.router.describe import SessionHistories, describe, session_id
-from controller.runtime.router.failures import is_request_fault, refused
-from controller.runtime.router.handover import forwarded_request, is_handover, local_answer
+from controller.runtime.router.failures import refused
+from controller.runtime.router.handover import local_answer
 from controller.runtime.router.hints import Objectives
+from controller.runtime.router.leases import Pinned
+from controller.runtime.router.leg import CoreSettings, Leg, PrefillFailedError
 from controller.runtime.router.prefill_port import PrefillPort
-from controller.runtime.router.queues import (
-    PrefillQueues,
-    Ticket,
-    TooLateError,
-    WorkerGoneError,
-)
-from controller.runtime.router.records import (
-    DecisionLog,
-    RequestRecord,
-    RouterMetrics,
-    unix_now,
-)
+from controller.runtime.router.queues import PrefillQueues, TooLateError, WorkerGoneError
+from controller.runtime.router.records import RequestRecord, unix_now
+from controller.runtime.router.remote import RemotePrefills
+from controller.runtime.router.router_metrics import RouterMetrics
 from controller.runtime.router.sight import DecodeSide, Sight
-from controller.types import (
-    ClusterView,
-    Decision,
-    DecisionReason,
-    Place,
-    PrefillTask,
-)
+from controller.runtime.router.tickets import GoesLocalError
+from controller.types import ClusterView, Decision, DecisionReason, Place, PrefillTask
 
 logger = logging.getLogger(__name__)
 
+__all__ = ["CoreSettings", "PrefillFailedError", "RouterCore"]
+
 _PLACEMENTS_A_REQUEST = 2
-
-
-class PrefillFailedError(Exception):
-    """A prefill worker answered without a usable hand-over, or not at all."""
-
-
-@dataclass(frozen=True, slots=True)
-class CoreSettings:
-    """Limits of the core, emulated seconds. All placements of a request share their sum."""
-
-    max_wait_s: float
-    prefill_timeout_s: float
-    sticky_sessions: bool
-    """Whether a session returns to its decode worker (history counts there)."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Leg:
-    """One request's prefill leg, on its way through the core."""
-
-    request: dict[str, Any]
-    context: Any
-    task: PrefillTask
-    record: RequestRecord
-    side: DecodeSide
-    answer_by_s: float
-    only: frozenset[int] | None
 
 
 class RouterCore:
@@ -115,9 +80,11 @@ class RouterCore:
         self._metrics = metrics
         self._log = log
         self._shadow = shadow
-        self._breaker = Breaker()
-        self._calls: set[asyncio.Task[None]] = set()
+        self.pinned = Pinned()
+        self._kv_tokens: dict[int, int] = {}
+        self._remote = RemotePrefills(costs, settings, port, queues, self.pinned, clock, metrics)
         self._sessions = SessionHistories()
+        self.open_requests = 0
 
     async def prefill(
         self,
@@ -130,6 +97,8 @@ class RouterCore:
         only: frozenset[int] | None = None,
         fresh: bool = False,
         held: Mapping[int, int] | None = None,
+        told: Callable[[RequestRecord], None] = lambda record: None,
+        local_because: DecisionReason | None = None,
     ) -> AsyncGenerator[dict[str, Any], None]:
         """Serve the prefill leg of one request: yields what the frontend shall see.
 
@@ -139,56 +108,88 @@ class RouterCore:
         clock): the prefill runs locally, as after `max_wait_s` and `prefill_timeout_s` together.
         `only` names the prefill workers that can serve it, None: all. `fresh`: nothing ties the
         request to `bound`, so that the answer may name another decode worker. `held`: tokens of
-        its prompt whose KV decode workers have, by id. With early rejection it may raise what
-        the frontend turns into HTTP 529.
+        its prompt whose KV decode workers have, by id. `told` gets the record, to be read later.
+        `local_because`: nothing is left to decide.
+        With early rejection it may raise what the frontend turns into HTTP 529.
         """
         arrival_s = self._clock.now()
         limits = self._settings
         answer_by_s = min(answer_by_s, arrival_s + limits.max_wait_s + limits.prefill_timeout_s)
         side = DecodeSide(bound, fresh, held or {})
         task = self._task(request, request_id, arrival_s, side)
-        record = RequestRecord(
-            request_id=request_id,
-            session_id=task.session_id,
-            arrived_unix_s=unix_now(),
-            prompt_tokens=task.prompt_tokens,
-            history_tokens=task.history_tokens,
-            sequences=task.sequences,
-            migrations=migrations,
-        )
-        leg = _Leg(request, context, task, record, side, answer_by_s, only)
+        record = self._record(request, task, migrations)
+        told(record)
+        leg = Leg(request, context, task, record, side, answer_by_s, only)
+        self.open_requests += 1
         try:
-            async with contextlib.aclosing(self._serve(leg)) as chunks:
+            async with contextlib.aclosing(self._serve(leg, local_because)) as chunks:
                 async for chunk in chunks:
                     yield chunk
         finally:
-            self._metrics.observe(record)
-            self._log.write(record)
+            self.open_requests -= 1
+            self._write(record)
 
-    async def _serve(self, leg: _Leg) -> AsyncGenerator[dict[str, Any], None]:
+    def refuse(self, request: dict[str, Any], request_id: str) -> Exception:
+        """The attachment holds as much as it may: what to raise; counted and written down."""
+        side = DecodeSide(None, False, {})
+        record = self._record(request, self._task(request, request_id, self._clock.now(), side), 0)
+        record.decision = Decision(Place.REMOTE, None, DecisionReason.OVERLOADED)
+        record.outcome = "rejected"
+        self._write(record)
+        return refused("the router holds as many requests as it may (router.max_requests)")
+
+    def _record(self, request: dict[str, Any], task: PrefillTask, migrations: int) -> RequestRecord:
+        return RequestRecord(
+            task,
+            task.slo or self._objectives.default,
+            unix_now(),
+            migrations,
+            tenant=hints.tenant(request),
+            round=self._sessions.round(task.session_id, again=migrations > 0),
+        )
+
+    def _write(self, record: RequestRecord) -> None:
+        record.seal(self._costs)
+        self._metrics.observe(record, self._objectives.known_tenant(record.tenant))
+        router = self._log.router
+        self._log.write(record.row(router.policy, router.params_version))
+
+    async def _serve(
+        self, leg: Leg, local_because: DecisionReason | None
+    ) -> AsyncGenerator[dict[str, Any], None]:
         task, record = leg.task, leg.record
         token_ids = leg.request.get("token_ids") or []
         failed: set[int] = set()
+        if self.open_requests > self._settings.most_requests:
+            local_because = DecisionReason.OVERLOADED
+        if local_because is not None:
+            decision = Decision(Place.LOCAL, None, local_because)
+            record.decided(decision, self._view(leg, {}, failed))
+            record.outcome = "local"
+            yield self._local(leg, decision)
+            return
         for attempt in range(_PLACEMENTS_A_REQUEST):
             cached = await self._port.cached_tokens(token_ids)
             view = self._view(leg, cached, failed)
-            record.decision = decision = decide(self._rule, task, view)
+            decision = decide(self._rule, task, view)
+            record.decided(decision, view)
             watching = self._shadow() and view.prefill.worker_ids and task.sequences == 1
             if watching:
                 record.would = decision
-                record.decision = decision = await self._stock(token_ids, task, view)
+                decision = await self._stock(token_ids, task, view)
+                record.decided(decision, view)
             if decision.place is Place.LOCAL or decision.worker_id is None:
                 break
-            record.cached_tokens = cached.get(decision.worker_id, 0)
             try:
-                remote = self._remote(leg, decision.worker_id, view)
+                again = partial(self._again, leg, cached, failed)
+                remote = self._remote.run(leg, view, cached, again)
                 async with contextlib.aclosing(remote) as chunks:
                     async for chunk in chunks:
                         record.outcome = "handed_over"
                         yield chunk
                 return
-            except asyncio.TimeoutError:
-                record.decision = _fallback(decision, DecisionReason.WAIT_LIMIT)
+            except (asyncio.TimeoutError, GoesLocalError) as error:
+                self._waited(record, error)
                 break
             except TooLateError as error:
                 record.outcome = "rejected"
@@ -199,15 +200,48 @@ class RouterCore:
                     # The frontend has the hand-over already: a second answer would be a lie.
                     record.outcome = "failed"
                     raise
-                logger.warning("router.prefill_failed request=%s error=%s", task.request_id, error)
-                failed.add(decision.worker_id)
+                self._failed(record, error, failed)
                 record.reroutes = attempt + 1
-                record.decision = _fallback(decision, DecisionReason.PREFILL_FAILED)
             finally:
                 if watching:
                     await self._port.stock_done(task.request_id)
         record.outcome = "local"
         yield self._local(leg, record.decision or decision)
+
+    def _again(
+        self, leg: Leg, cached: dict[int, int], failed: set[int]
+    ) -> tuple[Decision, ClusterView]:
+        """What the rule says now of a prefill that waits; what ties it to a worker has tied it."""
+        leg = replace(leg, side=replace(leg.side, fresh=False))
+        # The queues are at work: they follow the live set another time.
+        known = [unit for unit in self._port.live() if self._queues.serves(unit)]
+        view = self._view_of(known, leg, cached, failed)
+        decision = decide(self._rule, leg.task, view)
+        leg.record.decided(decision, view)
+        leg.record.seal(self._costs)
+        return decision, view
+
+    def _waited(self, record: RequestRecord, error: Exception) -> None:
+        """Local, because it has waited long enough, or has chosen so meanwhile."""
+        if not isinstance(error, GoesLocalError):
+            self._fall_back(record, DecisionReason.WAIT_LIMIT)
+
+    def _failed(self, record: RequestRecord, error: Exception, failed: set[int]) -> None:
+        """Never again there; local, unless it can be placed once more."""
+        logger.warning("router.prefill_failed request=%s error=%s", record.task.request_id, error)
+        if record.decision is not None and record.decision.worker_id is not None:
+            failed.add(record.decision.worker_id)
+        gone = isinstance(error, WorkerGoneError) or (
+            isinstance(error, PrefillFailedError) and error.gone
+        )
+        self._metrics.rerouted("instance_gone" if gone else "prefill_failed")
+        self._fall_back(record, DecisionReason.PREFILL_FAILED)
+
+    def _fall_back(self, record: RequestRecord, reason: DecisionReason) -> None:
+        """Local instead of what was decided; the log keeps what the rule saw."""
+        record.seal(self._costs)
+        estimates_s = record.decision.estimates_s if record.decision else ()
+        record.decision = Decision(Place.LOCAL, None, reason, estimates_s)
 
     async def _stock(self, token_ids: list[int], task: PrefillTask, view: ClusterView) -> Decision:
         """Shadow mode: what happens without us. Least work where Dynamo's router is not there."""
@@ -216,119 +250,6 @@ class RouterCore:
         if worker_id not in ids:
             worker_id = ids[int(np.argmin(view.prefill.queue_s))]
         return Decision(Place.REMOTE, worker_id, DecisionReason.SHADOW_STOCK)
-
-    async def _remote(
-        self, leg: _Leg, worker_id: int, view: ClusterView
-    ) -> AsyncGenerator[dict[str, Any], None]:
-        """Queue, send, and pass on the chunks of one remote prefill.
-
-        TimeoutError when it is not answered in time and the worker is not to blame. Left before
-        its end, for whatever reason, the call releases what the worker hands over.
-        """
-        task, record = leg.task, leg.record
-        cached = min(record.cached_tokens or 0, task.prompt_tokens - 1)
-        uncached = task.prompt_tokens - cached
-        predicted_s = self._costs.prefill_s(cached, uncached)
-        queued_s = self._clock.now()
-        if queued_s >= leg.answer_by_s:
-            raise asyncio.TimeoutError
-        slo = task.slo or self._objectives.default
-        ticket = self._queues.enqueue(
-            worker_id,
-            uncached,
-            predicted_s,
-            queued_s,
-            arrival_s=task.arrival_s,
-            due_s=prefill_due_s(self._costs, task, view, self._queues.ordering, slo),
-            urgency=task.urgency,
-            jump_s=task.jump_s,
-            at_once=record.would is not None,
-        )
-        call: PrefillCall | None = None
-        try:
-            wait_s = min(self._settings.max_wait_s, leg.answer_by_s - queued_s)
-            await asyncio.wait_for(ticket.granted, self._clock.wall(wait_s))
-            sent_s = self._clock.now()
-            record.queue_ms = (sent_s - queued_s) * 1e3
-            record.predicted_ms = predicted_s * 1e3
-            call = self._send(worker_id, leg.request, leg.context)
-            answered = self._chunks(call, worker_id, leg.answer_by_s)
-            async with contextlib.aclosing(answered) as chunks:
-                async for chunk in chunks:
-                    self._finished(ticket, task, record, sent_s)
-                    yield chunk
-        finally:
-            self._leave(call, ticket)
-
-    def _send(self, worker_id: int, request: dict[str, Any], context: Any) -> PrefillCall:
-        stream = self._port.open(worker_id, forwarded_request(request, worker_id), context)
-        call = PrefillCall(stream, lambda chunk: self._port.release(request, chunk))
-        self._calls.add(call.task)
-        call.task.add_done_callback(self._calls.discard)
-        return call
-
-    def _leave(self, call: PrefillCall | None, ticket: Ticket) -> None:
-        """Give the place back; a prefill that is left to itself keeps it until it has ended."""
-        if call is not None:
-            call.abandon(self._clock.wall(self._settings.prefill_timeout_s))
-            if not call.task.done():
-                self._calls.add(call.task)
-            if call.runs_on:
-                call.task.add_done_callback(
-                    lambda task: self._queues.release(ticket, self._clock.now())
-                )
-                return
-        self._queues.release(ticket, self._clock.now())
-
-    async def _chunks(
-        self, call: PrefillCall, worker_id: int, answer_by_s: float
-    ) -> AsyncGenerator[dict[str, Any], None]:
-        """The worker's chunks; anything but a usable hand-over first is a PrefillFailedError."""
-        first = True
-        while (chunk := await self._next(call, worker_id, answer_by_s)) is not None:
-            answer_by_s = math.inf  # it is the first chunk that is waited for
-            if first and not is_handover(chunk):
-                # It answered, so it is alive: bad input or a refusal opens no breaker.
-                raise PrefillFailedError(f"worker {worker_id:x}: answer has no hand-over")
-            first = False
-            self._breaker.succeeded(worker_id)
-            yield chunk
-        if first:
-            raise self._failure(worker_id, "ended without an answer")
-
-    async def _next(
-        self, call: PrefillCall, worker_id: int, answer_by_s: float
-    ) -> dict[str, Any] | None:
-        patience_s = self._settings.prefill_timeout_s
-        left_s = answer_by_s - self._clock.now()
-        try:
-            return await call.next(self._clock.wall(min(patience_s, left_s)))
-        except asyncio.TimeoutError:
-            if left_s < patience_s:
-                raise  # it was not given its time: it may be well, and may finish
-            call.abandon()
-            raise self._failure(worker_id, f"silent for {patience_s:g} s") from None
-        except Exception as error:
-            what = f"{type(error).__name__}: {error}"
-            if is_request_fault(error):  # as an answer without a hand-over: opens no breaker
-                raise PrefillFailedError(f"worker {worker_id:x}: {what}") from error
-            raise self._failure(worker_id, what) from error
-
-    def _failure(self, worker_id: int, what: str) -> PrefillFailedError:
-        self._breaker.failed(worker_id, self._clock.wall_now())
-        return PrefillFailedError(f"worker {worker_id:x}: {what}")
-
-    def _finished(
-        self, ticket: Ticket, task: PrefillTask, record: RequestRecord, sent_s: float
-    ) -> None:
-        """First chunk: the prefill is done, its place is free, its TTFT is known."""
-        if record.prefill_ms is not None:
-            return
-        now_s = self._clock.now()
-        record.prefill_ms = (now_s - sent_s) * 1e3
-        ttft_s = now_s - task.arrival_s + self._costs.kv_transfer_s(task.increment_tokens)
-        self._queues.record_ttft(ticket.worker_id, now_s, ttft_s)
-        self._queues.release(ticket, now_s)
 
     def _task(
         self, request: dict[str, Any], request_id: str, arrival_s: float, side: DecodeSide
@@ -342,23 +263,56 @@ class RouterCore:
             history = max(history, followed)
         return describe(request, request_id, arrival_s, history, self._objectives.of(request))
 
-    def _view(self, leg: _Leg, cached: dict[int, int], failed: set[int]) -> ClusterView:
+    def _view(self, leg: Leg, cached: dict[int, int], failed: set[int]) -> ClusterView:
         live = self._port.live()
-        self._queues.sync(live)
-        ids = self._breaker.usable(live, self._clock.wall_now())
-        if leg.only is not None or failed:
-            ids = tuple(w for w in ids if w not in failed and (leg.only is None or w in leg.only))
+        self._queues.sync(live, self._clock.now())
+        return self._view_of(live, leg, cached, failed)
+
+    def _view_of(
+        self, live: Iterable[int], leg: Leg, cached: dict[int, int], failed: set[int]
+    ) -> ClusterView:
+        ids = self._remote.usable(live)
+        only = leg.only
+        if only is not None or failed:
+            ids = tuple(
+                unit
+                for unit in ids
+                if unit not in failed and (only is None or worker_of(unit) in only)
+            )
+        if len(self.pinned):
+            ids = self._with_room(ids, leg.task.prompt_tokens)
         return self._sight.view(leg.task, leg.side, ids, cached, self._clock.now())
 
-    def _local(self, leg: _Leg, decision: Decision) -> dict[str, Any]:
+    def equip(self, worker_id: int, kv_tokens: int | None) -> None:
+        """KV tokens that a prefill worker has room for, a rank; None: unknown."""
+        if kv_tokens is not None:
+            self._kv_tokens[worker_id] = kv_tokens
+
+    def _with_room(self, ids: tuple[int, ...], prompt_tokens: int) -> tuple[int, ...]:
+        """Those whose pinned KV leaves room for a prompt: elsewhere it would wait for a lease."""
+
+        def has_room(unit_id: int) -> bool:
+            room = self._kv_tokens.get(worker_of(unit_id))
+            return room is None or self.pinned.tokens(unit_id) + prompt_tokens <= room
+
+        return tuple(filter(has_room, ids)) or ids
+
+    def _local(self, leg: Leg, decision: Decision) -> dict[str, Any]:
         """Book a local prefill; the answer that asks for it."""
         self._sight.book_local(leg.task, leg.side, decision, self._clock.now())
         return local_answer(decision.chunks, decision.decode_id)
 
-    def local_done(self, request_id: str) -> None:
-        """A decode worker has answered, or its leg has ended: a local prefill there is over."""
+    def decode_begun(self, request_id: str) -> None:
+        """A decode worker has answered, or its leg has ended: a local prefill there is over, and
+        of a remote one the KV has been pulled."""
         self._decode.local_done(request_id)
+        self.pinned.unpin(request_id)
 
-
-def _fallback(decision: Decision, reason: DecisionReason) -> Decision:
-    return Decision(Place.LOCAL, None, reason, decision.estimates_s)
+    def sweep(self) -> None:
+        """End the leases that nobody ended. Call it now and then."""
+        now_s, limits = self._clock.now(), self._settings
+        longest_s = limits.max_wait_s + 3 * limits.prefill_timeout_s
+        self._metrics.swept("queue", self._queues.sweep(now_s, longest_s))
+        ended = self.pinned.sweep(now_s)
+        if limits.handover_s is not None:
+            self._metrics.swept("handover", ended)

@@ -17,7 +17,8 @@ import numpy as np
 from controller.estimation.windows import MeanWindow
 from controller.routing.columns import snapshot
 from controller.routing.kernels.binding import roomiest
-from controller.types import DecodePool
+from controller.routing.replica_state import DecodeBooks
+from controller.types import DecodePool, FloatArray, IntArray
 
 _NO_LIMIT = 1 << 62
 
@@ -42,6 +43,8 @@ class EngineFacts:
     """Tokens that one step may compute; None: unknown."""
     chunked: bool = False
     """Whether it follows a request's chunk schedule (stock vLLM does not)."""
+    ranks: range = range(1)
+    """Its data-parallel ranks."""
 
 
 class _Worker:
@@ -67,6 +70,10 @@ class DecodeState:
         self._rows: dict[int, int] = {}
         self._facts: dict[int, EngineFacts] = {}
         self._local_at: dict[str, int] = {}
+        self._others: dict[int, DecodeBooks] = {}
+        self._others_at_s = 0.0
+        self._unseen_s: dict[int, float] = {}
+        self._replicas = 1
         self._held_by: dict[int, int] = {}  # also of workers that discovery has not shown yet
         self._size(0)
         # Compiled here, not at a request.
@@ -151,6 +158,9 @@ class DecodeState:
         end_s = max(float(self._busy_until_s[row]), now_s) + predicted_s
         self._busy_until_s[row] = end_s
         self._workers[worker_id].local_ends_s[request_id] = end_s
+        if self._replicas > 1:
+            unseen_s = self._unseen_s.get(worker_id, 0.0)
+            self._unseen_s[worker_id] = unseen_s + (self._replicas - 1) * predicted_s
         if self._followed:
             self._local_at[request_id] = worker_id
         self._locals[row] = len(self._workers[worker_id].local_ends_s)
@@ -163,6 +173,28 @@ class DecodeState:
         worker = self._workers.get(worker_id)
         if worker is not None and worker.local_ends_s.pop(request_id, None) is not None:
             self._locals[self._rows[worker_id]] = len(worker.local_ends_s)
+
+    def tell(self, now_s: float) -> tuple[DecodeBooks, ...]:
+        """What this router has placed on each worker, for its replicas."""
+        if not self._followed:
+            self._drop_ended(now_s)
+        told = []
+        for worker_id, row in self._rows.items():
+            left_s = max(0.0, float(self._busy_until_s[row]) - now_s)
+            held = self._held_by.get(worker_id, 0)
+            if left_s or held:
+                told.append(DecodeBooks(worker_id, left_s, int(self._locals[row]), held))
+        return tuple(told)
+
+    def hear(self, books: Mapping[int, DecodeBooks], now_s: float) -> None:
+        """What all other replicas together have placed; takes the place of what was heard."""
+        self._others = dict(books)
+        self._others_at_s = now_s
+        self._unseen_s.clear()
+
+    def among(self, replicas: int) -> None:
+        """So many routers decide like this one: until they tell, each most likely did as we did."""
+        self._replicas = replicas
 
     def _drop_ended(self, now_s: float) -> None:
         for row in np.flatnonzero(self._locals):
@@ -185,6 +217,8 @@ class DecodeState:
             if worker_id in self._rows:
                 hits[self._rows[worker_id]] = tokens
         local_prefills, batch, context, held = counts
+        if self._others or self._unseen_s:
+            self._add_others(times_s[1], local_prefills, held, now_s)
         return DecodePool(
             worker_ids=self._ids,
             itl_window_s=times_s[0],
@@ -198,6 +232,23 @@ class DecodeState:
             chunked=self._chunked,
             cached_tokens=hits,
         )
+
+    def _add_others(
+        self, queue_s: FloatArray, local_prefills: IntArray, held: IntArray, now_s: float
+    ) -> None:
+        """The other replicas' books on top of ours; what they hold may be in the reports too."""
+        ago_s = now_s - self._others_at_s
+        for worker_id, books in self._others.items():
+            row = self._rows.get(worker_id)
+            if row is not None:
+                queue_s[row] += max(0.0, books.local_s - ago_s)
+                local_prefills[row] += books.locals
+                ours = self._held_by.get(worker_id, 0)
+                held[row] = max(held[row], ours + books.held_tokens)
+        for worker_id, unseen_s in self._unseen_s.items():
+            row = self._rows.get(worker_id)
+            if row is not None:
+                queue_s[row] += unseen_s
 
 
 def expected_binding(pool: DecodePool) -> int | None:

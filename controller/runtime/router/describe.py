@@ -52,7 +52,22 @@ class SessionHistories:
     def __init__(self, capacity: int = 10_000) -> None:
         self._capacity = capacity
         self._blocks: OrderedDict[str, tuple[int | None, array[int]]] = OrderedDict()
+        self._rounds: OrderedDict[str, int] = OrderedDict()
         self.evicted = 0
+
+    def round(self, session: str | None, again: bool = False) -> int | None:
+        """Number of this request in its session, as far as it went through here; None without one.
+
+        `again`: another leg of the same request.
+        """
+        if not session:
+            return None
+        number = self._rounds.get(session, 0) + (0 if again else 1)
+        self._rounds[session] = max(number, 1)
+        self._rounds.move_to_end(session)
+        while len(self._rounds) > self._capacity:
+            self._rounds.popitem(last=False)
+        return max(number, 1)
 
     def follow(
         self, session: str | None, token_ids: Sequence[int], holder: int | None = None

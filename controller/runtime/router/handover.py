@@ -117,14 +117,19 @@ def release_request(request: dict[str, Any], chunk: dict[str, Any]) -> dict[str,
     return prefill_request(decode_request(request, chunk))
 
 
-def forwarded_request(request: dict[str, Any], worker_id: int) -> dict[str, Any]:
+def forwarded_request(
+    request: dict[str, Any], worker_id: int, rank: int | None = None
+) -> dict[str, Any]:
     """The request as the chosen prefill worker must see it; unknown fields pass untouched.
 
-    The routing block names the router's own instance and DP ranks; a worker with several ranks
-    balances them itself when none is named.
+    The routing block names the router's own instance and DP ranks. `rank`: of the chosen worker,
+    None where it has but one.
     """
     routing = unrouted_request(request).get("routing") or {}
-    return {**request, "routing": {**routing, "prefill_worker_id": worker_id}}
+    chosen = {"prefill_worker_id": worker_id}
+    if rank is not None:
+        chosen |= {"dp_rank": rank, "prefill_dp_rank": rank}
+    return {**request, "routing": {**routing, **chosen}}
 
 
 def unsupported_backend(card: dict[str, Any]) -> str | None:

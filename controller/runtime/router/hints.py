@@ -33,12 +33,22 @@ def jump_s(request: Mapping[str, Any]) -> float:
     return _number((request.get("routing") or {}).get("priority_jump")) or 0.0
 
 
+def tenant(request: Mapping[str, Any]) -> str | None:
+    """Whose request it is, as it says itself; None: it does not say."""
+    said = _annotations(request).get("tenant")
+    return str(said) if said else None
+
+
 class Objectives:
     """The limits of requests: their own, else their tenant's, else the deployment's."""
 
     def __init__(self, default: Slo, tenants: Mapping[str, Slo] | None = None) -> None:
         self.default = default
         self._tenants = dict(tenants or {})
+
+    def known_tenant(self, name: str | None) -> str:
+        """A tenant of the configuration, or `other`: clients invent names, metrics must not."""
+        return name if name is not None and name in self._tenants else "other"
 
     def of(self, request: Mapping[str, Any]) -> Slo:
         """The limits of one request; what cannot be read counts as not said."""

@@ -7,8 +7,10 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from controller.routing.units import rank_of, unit, worker_of
 from controller.runtime.dynamo_io import chunk_data
 from controller.runtime.router.decode_state import EngineFacts, PassReport
 from controller.runtime.router.failures import is_break
@@ -49,7 +51,8 @@ class PrefixIndex:
         hits: dict[int, int] = {}
         for row in scores["workers"]:
             tokens = int(row["device_blocks"]) * self._block_size
-            hits[row["worker_id"]] = max(hits.get(row["worker_id"], 0), tokens)
+            name = unit(int(row["worker_id"]), int(row.get("dp_rank") or 0))
+            hits[name] = max(hits.get(name, 0), tokens)
         return hits
 
     async def choose(self, token_ids: list[int], request_id: str) -> int | None:
@@ -57,11 +60,11 @@ class PrefixIndex:
         if self._router is None or self._broken:
             return None
         try:
-            worker_id, _, _ = await self._router.best_worker(token_ids, request_id=request_id)
+            worker_id, rank, _ = await self._router.best_worker(token_ids, request_id=request_id)
         except Exception as error:
             self._give_up(error)
             return None
-        return int(worker_id)
+        return unit(int(worker_id), int(rank or 0))
 
     async def done(self, request_id: str) -> None:
         """Take a `choose` off the books."""
@@ -133,12 +136,23 @@ class DynamoPrefillPort:
         self._prefill = prefill_client
         self._decode = decode_client
         self._index = index
+        self._ranks: dict[int, range] = {}
 
     def live(self) -> tuple[int, ...]:
         ids = tuple(self._prefill.instance_ids())
         if ids:
             self._index.ensure()
-        return ids
+        if not self._ranks:
+            return ids
+        return tuple(unit(w, rank) for w in ids for rank in self._ranks.get(w, range(1)))
+
+    def equip(self, worker_id: int, ranks: range) -> None:
+        """The data-parallel ranks of a worker, by its model card."""
+        if len(ranks) > 1:
+            self._ranks[worker_id] = ranks
+
+    def rank(self, unit_id: int) -> int | None:
+        return rank_of(unit_id) if self._ranks and worker_of(unit_id) in self._ranks else None
 
     async def cached_tokens(self, token_ids: list[int]) -> dict[int, int]:
         return await self._index.cached_tokens(token_ids)
@@ -184,6 +198,24 @@ def pass_report(metrics: Any) -> PassReport:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class PrefillStep:
+    """One step of a prefill engine, as its ForwardPassMetrics say; tokens."""
+
+    unit_id: int
+    step_tokens: int
+    waiting_tokens: int
+
+
+def prefill_step(metrics: Any) -> PrefillStep:
+    """What the queues want to know of a ForwardPassMetrics message."""
+    return PrefillStep(
+        unit_id=unit(int(metrics.worker_id), int(metrics.dp_rank)),
+        step_tokens=metrics.scheduled_requests.sum_prefill_tokens,
+        waiting_tokens=metrics.queued_requests.sum_prefill_tokens,
+    )
+
+
 def read_cards(subscriber: Any) -> dict[int, dict[str, Any]]:
     """Model cards of an endpoint's live workers, parsed, by instance id."""
     cards: dict[int, dict[str, Any]] = {}
@@ -199,16 +231,23 @@ def engine_facts(card: dict[str, Any]) -> EngineFacts:
     """What the router needs to know of an engine, from its model card."""
     runtime = card.get("runtime_config") or {}
     blocks, size = runtime.get("total_kv_blocks"), card.get("kv_cache_block_size")
+    kv_tokens = int(blocks) * int(size) if blocks and size else None
+    budget_tokens = runtime.get("max_num_batched_tokens")
+    if kv_tokens is not None and budget_tokens is not None and budget_tokens >= kv_tokens:
+        # SGLang's default, say: no step computes its whole cache, so nobody has set it.
+        budget_tokens = None
     data = runtime.get("runtime_data") or {}
+    first = int(runtime.get("data_parallel_start_rank") or 0)
     return EngineFacts(
-        kv_tokens=int(blocks) * int(size) if blocks and size else None,
-        budget_tokens=runtime.get("max_num_batched_tokens"),
+        kv_tokens=kv_tokens,
+        budget_tokens=budget_tokens,
         chunked=bool(data.get(CHUNK_SCHEDULE)),
+        ranks=range(first, first + int(runtime.get("data_parallel_size") or 1)),
     )
 
 
-class DecodeCards:
-    """The model cards of the decode workers, followed through discovery."""
+class WorkerCards:
+    """The model cards of an endpoint's workers, followed through discovery."""
 
     def __init__(self, endpoint: Any) -> None:
         from dynamo.llm import FpmEventSubscriber

@@ -12,11 +12,15 @@ class PrefillPort(Protocol):
     """The prefill workers as the core sees them."""
 
     def live(self) -> tuple[int, ...]:
-        """Ids of the workers that discovery lists now."""
+        """What discovery lists now: a unit for each rank of each worker (routing/units.py)."""
+        ...
+
+    def rank(self, unit_id: int) -> int | None:
+        """The rank to name to its worker; None where the worker has but one."""
         ...
 
     async def cached_tokens(self, token_ids: list[int]) -> dict[int, int]:
-        """Prompt tokens that each worker's prefix cache holds; missing means 0."""
+        """Prompt tokens that each unit's prefix cache holds; missing means 0."""
         ...
 
     def open(self, worker_id: int, request: dict[str, Any], context: Any) -> PrefillStream:

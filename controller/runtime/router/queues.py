@@ -1,53 +1,59 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The queues in front of the prefill workers, one a worker, with a bound on what is in flight.
+"""The queues in front of the prefill workers, one a (worker, rank), bounded in what is in flight.
 
-Owns: whose prefill may be sent, who is told that, how slow a worker has been lately. Every ticket
-is a lease: it is released in a `finally` by whoever took it. Does not own: who goes first
-(controller.routing.waiting with the rule in force), sending, placing, the clock.
+Owns: whose prefill may be sent, who is told that, how slow a worker has been lately, which waiting
+prefill moves to a worker that has become free (late binding). Every ticket is a lease: whoever took
+it releases it in a `finally`, and what has outlived every limit is swept. Does not own: who goes
+first (controller.routing.waiting with the rule in force), sending, placing, the clock.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable, Mapping
-from typing import Any
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from controller.estimation.windows import MeanWindow
 from controller.routing.inflight import InFlightBound
 from controller.routing.kernels.orderings import FIFO, Ordering
+from controller.routing.replica_state import LaneState, TaskState
 from controller.routing.waiting import WaitingPrefills
-from controller.types import FloatArray, IntArray, PrefillPool, PrefillTask
+from controller.runtime.router.pool_view import lane_state, mirror, pool_view
+from controller.runtime.router.revision import revise
+from controller.runtime.router.tickets import (
+    Again,
+    Alone,
+    Lane,
+    QueueOwners,
+    Terms,
+    Ticket,
+    TooLateError,
+    Wish,
+    WorkerGoneError,
+)
+from controller.types import IntArray, PrefillPool
+
+logger = logging.getLogger(__name__)
+
+__all__ = ["PrefillQueues", "QueueOptions", "Ticket", "TooLateError", "WorkerGoneError"]
+
+_NO_BOUND = 1 << 62
 
 
-class WorkerGoneError(Exception):
-    """The worker left while a prefill waited for it or ran on it."""
+@dataclass(frozen=True, slots=True)
+class QueueOptions:
+    """What of the queues an operator may switch."""
 
-
-class TooLateError(Exception):
-    """Early rejection: the prefill cannot be in time any more."""
-
-
-class Ticket:
-    """One prefill's place at one worker."""
-
-    __slots__ = ("granted", "row", "uncached_tokens", "worker_id")
-
-    def __init__(self, worker_id: int, uncached_tokens: int, row: int) -> None:
-        self.worker_id = worker_id
-        self.uncached_tokens = uncached_tokens
-        self.row = row
-        self.granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-
-class _Lane:
-    """One worker's queue."""
-
-    def __init__(self, number: int, window_s: float) -> None:
-        self.number = number
-        self.tickets: dict[int, Ticket] = {}  # by row: waiting and in flight
-        self.ttft = MeanWindow(window_s)
+    reject: bool = False
+    """Refuse what cannot be in time any more (TooLateError). Only orderings that put such work
+    aside can tell."""
+    late_binding: bool = True
+    """A worker that has become free takes over what waits longest elsewhere."""
+    revise: bool = False
+    """What waits and is not expected in time chooses again (placement `batch`)."""
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """Shares of tenants in first-come queues; empty: nobody is told apart."""
 
 
 class PrefillQueues:
@@ -58,23 +64,24 @@ class PrefillQueues:
         bound: InFlightBound,
         window_s: float,
         ordering: Ordering = Ordering(FIFO),  # noqa: B008 a tuple
-        reject: bool = False,
+        options: QueueOptions = QueueOptions(),
         block_size: int = 64,
     ) -> None:
-        """`reject`: refuse what cannot be in time any more (TooLateError) instead of queueing it.
-
-        Only orderings that put such work aside can tell.
-        """
         self._bound = bound
         self._window_s = window_s
-        self._reject = reject
+        self._options = options
         self._waiting = WaitingPrefills(ordering)
-        self._lanes: dict[int, _Lane] = {}
+        self._lanes: dict[int, Lane] = {}
+        self._worker_of_lane: dict[int, int] = {}
         self._live: tuple[int, ...] = ()
+        self._lane_rows: IntArray = np.zeros(0, np.int64)
         self._pool_ids: tuple[int, ...] | None = None  # None: not since the live set changed
         self._pool_at: dict[int, int] = {}
         self._pool_rows: IntArray = np.zeros(0, np.int64)
+        self._owners: QueueOwners = Alone()
         self.block_size = block_size
+        self.moves = 0
+        """Prefills that late binding or revision has moved so far."""
         self.compile()
 
     @property
@@ -84,7 +91,7 @@ class PrefillQueues:
 
     def compile(self) -> None:
         """Load or compile what a request will need, so that none waits for it."""
-        lane, now_s = self._waiting.open_lane(), 0.0
+        lane, other, now_s = self._waiting.open_lane(), self._waiting.open_lane(), 0.0
         row = self._waiting.new_task(now_s, 1)
         self._waiting.join(lane, row, 1.0, 1.0, now_s)
         rows = np.array([lane])
@@ -92,15 +99,25 @@ class PrefillQueues:
         self._waiting.set_window(lane, 0.0, now_s)
         self._waiting.oldest_age_s(now_s)
         self._waiting.forecasts(rows, np.ones(1), 1.0, now_s, 0.2)
-        _, ordered = self._waiting.look(lane, now_s, 1)
+        self._waiting.fullest(rows, other, now_s)
+        self._waiting.set_due(row, 1.0)
+        self._waiting.ask_next(other, now_s)
+        self._waiting.move(other, row, 1, 1.0, now_s)
+        self._waiting.state(other, now_s)
+        _, ordered = self._waiting.look(other, now_s, 1)
         self._waiting.send(row, ordered, now_s)
         self._waiting.forget(row, now_s)
         row = self._waiting.new_task(now_s, 1)
         self._waiting.fly(lane, row, 1.0, now_s)
         self._waiting.forget(row, now_s)
         self._waiting.close_lane(lane)
+        self._waiting.close_lane(other)
 
-    def sync(self, live: Iterable[int]) -> None:
+    def share(self, owners: QueueOwners) -> None:
+        """From here on other replicas may own queues; call `reown` when that changes."""
+        self._owners = owners
+
+    def sync(self, live: Iterable[int], now_s: float = 0.0) -> None:
         """Follow the live set: forget the gone, wake those who waited for them."""
         now = tuple(live)
         if now == self._live:
@@ -109,8 +126,21 @@ class PrefillQueues:
         self._pool_ids = None
         for worker_id in [w for w in self._lanes if w not in alive]:
             self._close(worker_id)
-        for worker_id in alive.difference(self._lanes):
-            self._lanes[worker_id] = _Lane(self._waiting.open_lane(), self._window_s)
+        new = [w for w in now if w not in self._lanes]
+        for worker_id in new:
+            number = self._waiting.open_lane()
+            self._worker_of_lane[number] = worker_id
+            lane = self._lanes[worker_id] = Lane(
+                number, self._window_s, self._bound.tokens, self._options.weights
+            )
+            lane.owner = self._owners.owner_of(worker_id)
+        self._note_ours()
+        for worker_id in new:
+            self._draw(worker_id, now_s)
+
+    def _note_ours(self) -> None:
+        ours = [lane.number for lane in self._lanes.values() if lane.owner is None]
+        self._lane_rows = np.array(ours, np.int64)
 
     def _close(self, worker_id: int) -> None:
         lane = self._lanes.pop(worker_id)
@@ -118,6 +148,8 @@ class PrefillQueues:
             self._waiting.forget(ticket.row, 0.0)
             if not ticket.granted.done():
                 ticket.granted.set_exception(WorkerGoneError(f"worker {worker_id:x} left"))
+        self._drop_mirror(lane)
+        del self._worker_of_lane[lane.number]
         self._waiting.close_lane(lane.number)
 
     def enqueue(
@@ -132,42 +164,69 @@ class PrefillQueues:
         urgency: int = 0,
         jump_s: float = 0.0,
         at_once: bool = False,
+        prompt_tokens: int = 0,
+        tenant: str | None = None,
+        cached: Mapping[int, int] | None = None,
+        terms: Terms | None = None,
+        only: frozenset[int] | None = None,
+        again: Callable[[], Again | None] | None = None,
+        asked_by: str | None = None,
     ) -> Ticket:
         """Join a worker's queue; `ticket.granted` resolves when the prefill may be sent.
 
-        `due_s` is the latest end of its prefill for a first token in time. `at_once` books it
-        without waiting, whatever is in flight (shadow mode). WorkerGoneError: no such worker.
+        It may then be another worker: see `ticket.worker_id`; `terms` says what it would be there,
+        `only` who can serve it. `due_s` is the latest end of its prefill for a first token in time.
+        `at_once` books it without waiting, whatever is in flight (shadow mode). WorkerGoneError:
+        no such worker.
         """
         lane = self._lanes.get(worker_id)
         if lane is None:
             raise WorkerGoneError(f"worker {worker_id:x} left")
         came_s = now_s if arrival_s is None else arrival_s
         row = self._waiting.new_task(came_s, uncached_tokens, urgency)
-        ticket = lane.tickets[row] = Ticket(worker_id, uncached_tokens, row)
+        told = due_s, urgency, jump_s, prompt_tokens, tenant, cached, terms, only, again, asked_by
+        place = worker_id, row, now_s, uncached_tokens, predicted_s
+        ticket = lane.tickets[row] = Ticket(*place, Wish(came_s, *told))
         if at_once:
             self._waiting.fly(lane.number, row, predicted_s, now_s)
             ticket.granted.set_result(None)
-        else:
-            self._waiting.join(lane.number, row, predicted_s, due_s, now_s, jump_s)
+            return ticket
+        if lane.shares is not None:
+            ticket.tag_s = lane.shares.tag_s(tenant, predicted_s)
+            jump_s += now_s - ticket.tag_s
+        self._waiting.join(lane.number, row, predicted_s, due_s, now_s, jump_s)
+        if lane.owner is None:
             self._pump(lane, now_s)
+            self._revise(now_s)
+        else:
+            self._owners.ask(lane.owner, ticket, now_s)
         return ticket
 
-    def _pump(self, lane: _Lane, now_s: float) -> None:
+    def _revise(self, now_s: float) -> None:
+        if self._options.revise:
+            self.moves += revise(self._waiting, self._lanes, now_s, self._pump)
+
+    def _pump(self, lane: Lane, now_s: float) -> None:
         """Grant what the rule puts first while the bound allows."""
-        while True:
-            row, ordered = self._waiting.look(lane.number, now_s, self._bound.tokens)
+        while lane.owner is None:
+            row, ordered = self._waiting.look(lane.number, now_s, lane.bound_tokens)
             if row < 0:
                 return
-            ticket = lane.tickets[row]
+            ticket = lane.tickets.get(row)
+            if ticket is None:  # what another replica held here when the queue became ours
+                self._drop_mirror(lane)
+                continue
             if ticket.granted.done():  # nobody waits for it any more
                 self._forget(lane, ticket, now_s)
                 continue
             self._waiting.send(row, ordered, now_s)
+            if lane.shares is not None and ticket.tag_s is not None:
+                lane.shares.served(ticket.tag_s)
             ticket.granted.set_result(None)
-            if self._reject:
+            if self._options.reject:
                 self._reject_late(lane, now_s)
 
-    def _reject_late(self, lane: _Lane, now_s: float) -> None:
+    def _reject_late(self, lane: Lane, now_s: float) -> None:
         while (row := self._waiting.late_head(lane.number)) >= 0:
             ticket = lane.tickets[row]
             self._forget(lane, ticket, now_s)
@@ -176,9 +235,64 @@ class PrefillQueues:
                     TooLateError("its TTFT limit cannot be met any more (ordering.reject)")
                 )
 
-    def _forget(self, lane: _Lane, ticket: Ticket, now_s: float) -> None:
+    def _draw(self, worker_id: int, now_s: float) -> None:
+        """A worker with room and nothing of its own waiting takes over what others hold back.
+
+        Only a prefill that ends earlier here than where it waits: nobody is worse off.
+        """
+        lane = self._lanes.get(worker_id)
+        while (
+            lane is not None
+            and lane.owner is None
+            and self._options.late_binding
+            and self._lane_rows.size > 1
+        ):
+            waiting, flying, tokens, busy_s = self._waiting.state(lane.number, now_s)
+            if waiting or (flying and tokens >= lane.bound_tokens):
+                return
+            number = self._waiting.fullest(self._lane_rows, lane.number, now_s)
+            if number < 0:
+                return
+            donor = self._lanes[self._worker_of_lane[number]]
+            row, _ = self._waiting.look(number, now_s, _NO_BOUND)
+            ticket = donor.tickets.get(row)
+            if ticket is None or not ticket.may_go_to(worker_id):
+                return
+            if ticket.granted.done():
+                self._forget(donor, ticket, now_s)
+                continue
+            terms = ticket.wish.terms
+            uncached, predicted_s = terms(worker_id) if terms else (0, 0.0)
+            _, _, _, donor_busy_s = self._waiting.state(number, now_s)
+            fits = not flying or tokens + uncached <= lane.bound_tokens
+            if not fits or busy_s + predicted_s >= donor_busy_s + ticket.predicted_s:
+                return
+            self._move(ticket, donor, worker_id, uncached, predicted_s, now_s)
+            self._pump(lane, now_s)
+
+    def _move(
+        self,
+        ticket: Ticket,
+        donor: Lane,
+        worker_id: int,
+        uncached: int,
+        predicted_s: float,
+        now_s: float,
+    ) -> None:
+        lane = self._lanes[worker_id]
+        self._waiting.move(lane.number, ticket.row, uncached, predicted_s, now_s)
+        del donor.tickets[ticket.row]
+        lane.tickets[ticket.row] = ticket
+        ticket.worker_id, ticket.moved = worker_id, ticket.moved + 1
+        ticket.uncached_tokens, ticket.predicted_s = uncached, predicted_s
+        self.moves += 1
+
+    def _forget(self, lane: Lane, ticket: Ticket, now_s: float) -> None:
         if lane.tickets.pop(ticket.row, None) is ticket:
             self._waiting.forget(ticket.row, now_s)
+            if not lane.tickets and lane.shares is not None:
+                lane.shares.emptied()
+            self._owners.done(ticket)
 
     def release(self, ticket: Ticket, now_s: float) -> None:
         """Give the place back, waiting or running. Releasing twice is harmless."""
@@ -189,6 +303,118 @@ class PrefillQueues:
             return
         self._forget(lane, ticket, now_s)
         self._pump(lane, now_s)
+        self._revise(now_s)
+        self._draw(ticket.worker_id, now_s)
+
+    def sweep(self, now_s: float, longest_s: float) -> int:
+        """Release what has been here for longer than any request may; returns how many.
+
+        Every ticket has an owner that releases it: what is found here is a leak, and is said.
+        """
+        old = [t for t in self._tickets() if now_s - t.joined_s > longest_s]
+        for ticket in old:
+            logger.error(
+                "router.lease_swept worker=%x age_s=%.1f granted=%s",
+                ticket.worker_id,
+                now_s - ticket.joined_s,
+                ticket.granted.done(),
+            )
+            self.release(ticket, now_s)
+        return len(old)
+
+    def _tickets(self) -> Iterator[Ticket]:
+        return (ticket for lane in self._lanes.values() for ticket in lane.tickets.values())
+
+    def waits_now(self) -> list[tuple[int, float]]:
+        """(prompt tokens, since when) of each prefill held back."""
+        return [
+            (t.wish.prompt_tokens, t.joined_s)
+            for t in self._tickets()
+            if t.wish.asked_by is None and not t.granted.done()
+        ]
+
+    def granted_elsewhere(
+        self, ticket: Ticket, worker_id: int, uncached: int, predicted_s: float, now_s: float
+    ) -> None:
+        """The owner of its queue says that a prefill of ours may be sent, to this worker."""
+        lane = self._lanes.get(ticket.worker_id)
+        if lane is None or lane.tickets.get(ticket.row) is not ticket or ticket.granted.done():
+            return
+        if worker_id != ticket.worker_id and worker_id in self._lanes:
+            self._move(ticket, lane, worker_id, uncached, predicted_s, now_s)
+            lane = self._lanes[worker_id]
+        self._waiting.start(lane.number, ticket.row, ticket.predicted_s, now_s)
+        ticket.granted.set_result(None)
+
+    def reown(self, now_s: float) -> None:
+        """Queues may have changed hands: what waits asks its new owner, or is served here."""
+        for worker_id, lane in self._lanes.items():
+            owner = self._owners.owner_of(worker_id)
+            if owner == lane.owner:
+                continue
+            lane.owner = owner
+            self._drop_mirror(lane)
+            for ticket in [t for t in lane.tickets.values() if not t.granted.done()]:
+                self._owners.done(ticket)
+                if owner is not None and ticket.wish.asked_by is None:
+                    self._owners.ask(owner, ticket, now_s)
+        self._note_ours()
+        for worker_id, lane in self._lanes.items():
+            self._pump(lane, now_s)
+            self._draw(worker_id, now_s)
+
+    def states(self, ourselves: str, now_s: float) -> tuple[LaneState, ...]:
+        """The queues that this router serves, for the other replicas."""
+        return tuple(
+            lane_state(worker_id, lane, ourselves, now_s)
+            for worker_id, lane in self._lanes.items()
+            if lane.owner is None and lane.tickets
+        )
+
+    def mirror(self, unit_id: int, tasks: Iterable[TaskState], now_s: float) -> None:
+        """What others have in a queue that another replica serves."""
+        lane = self._lanes.get(unit_id)
+        if lane is not None and lane.owner is not None:
+            mirror(self._waiting, lane, tasks, now_s)
+
+    def expect(self, unit_id: int, task: TaskState, now_s: float) -> None:
+        """Other replicas, which see what we see, most likely do what we did: until they tell."""
+        lane = self._lanes.get(unit_id)
+        if lane is not None and lane.owner is not None:
+            row = self._waiting.new_task(now_s, task.uncached, task.urgency)
+            self._waiting.join(lane.number, row, task.predicted_s, np.inf, now_s)
+            lane.mirrored.append(row)
+
+    def serves(self, unit_id: int) -> bool:
+        """Whether there is a queue for this worker."""
+        return unit_id in self._lanes
+
+    def owner(self, unit_id: int) -> str | None:
+        """The other replica that serves this queue; None: we do."""
+        lane = self._lanes.get(unit_id)
+        return None if lane is None else lane.owner
+
+    def owned(self) -> int:
+        """Queues that this router serves."""
+        return int(self._lane_rows.size)
+
+    def _drop_mirror(self, lane: Lane) -> None:
+        for row in lane.mirrored:
+            self._waiting.forget(row, 0.0)
+        lane.mirrored.clear()
+
+    def stepped(
+        self, worker_id: int, step_tokens: int, engine_waiting_tokens: int, now_s: float
+    ) -> None:
+        """A worker's engine has computed a step: was it full, and does more wait there?"""
+        lane = self._lanes.get(worker_id)
+        if lane is None:
+            return
+        held = int(self._waiting.lanes[lane.number]["wait_tokens"])
+        bound = self._bound.adapted(lane.bound_tokens, step_tokens, engine_waiting_tokens, held)
+        if bound != lane.bound_tokens:
+            lane.bound_tokens = bound
+            self._pump(lane, now_s)
 
     def record_ttft(self, worker_id: int, now_s: float, ttft_s: float) -> None:
         """A prefill finished after `ttft_s` (queue, prefill and predicted transfer)."""
@@ -197,7 +423,7 @@ class PrefillQueues:
             lane.ttft.add(now_s, ttft_s)
             self._read_window(lane, now_s)
 
-    def _read_window(self, lane: _Lane, now_s: float) -> None:
+    def _read_window(self, lane: Lane, now_s: float) -> None:
         self._waiting.set_window(lane.number, lane.ttft.mean(now_s), lane.ttft.until_s())
 
     def view(self, ids: tuple[int, ...], cached: Mapping[int, int], now_s: float) -> PrefillPool:
@@ -216,31 +442,9 @@ class PrefillQueues:
             at = self._pool_at.get(worker_id)
             if at is not None:
                 hits[at] = count
-
-        def forecast(
-            task: PrefillTask, predicted_s: FloatArray, due_s: float, cv: float
-        ) -> tuple[FloatArray, FloatArray]:
-            return self._waiting.forecasts(
-                rows,
-                predicted_s,
-                due_s,
-                now_s,
-                cv,
-                arrival_s=task.arrival_s,
-                urgency=task.urgency,
-                jump_s=task.jump_s,
-            )
-
-        return PrefillPool(
-            worker_ids=ids,
-            ttft_window_s=ttft_s,
-            queue_s=work_s,
-            tokens=tokens,
-            cached_tokens=hits,
-            forecast=forecast,
-            budget_tokens=self._bound.max_num_batched_tokens,
-            block_size=self.block_size,
-        )
+        columns = work_s, tokens, ttft_s
+        budget = self._bound.max_num_batched_tokens
+        return pool_view(self._waiting, ids, rows, columns, hits, budget, self.block_size, now_s)
 
     def ttft_window_s(self, worker_id: int, now_s: float) -> float:
         """Windowed TTFT of a worker; NaN when empty."""
@@ -251,17 +455,13 @@ class PrefillQueues:
         return float(self.view((worker_id,), {}, now_s).queue_s[0])
 
     def waiting(self) -> int:
-        """Prefills held back at the router."""
-        lanes = self._open_lanes()
-        return int(lanes["queued"].sum() + lanes["lates"].sum())
+        """Prefills of ours that are held back."""
+        return sum(not t.granted.done() for t in self._tickets() if t.wish.asked_by is None)
 
     def in_flight(self) -> int:
-        """Prefills sent and not finished."""
-        return int(self._open_lanes()["flying"].sum())
+        """Prefills of ours that were sent and have not finished."""
+        return sum(t.granted.done() for t in self._tickets() if t.wish.asked_by is None)
 
     def oldest_age_s(self, now_s: float) -> float:
         """Age of the oldest prefill anywhere."""
         return self._waiting.oldest_age_s(now_s)
-
-    def _open_lanes(self) -> Any:
-        return self._waiting.lanes[[lane.number for lane in self._lanes.values()]]

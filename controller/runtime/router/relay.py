@@ -30,11 +30,13 @@ from controller.runtime.router.streams import StreamRelay, StreamSettings
 class Relay:
     """One relay process: `run()` is its life."""
 
-    def __init__(self, config: DeploymentConfig, run_dir: Path) -> None:
+    def __init__(self, config: DeploymentConfig, run_dir: Path, replica: int = 0) -> None:
         self._config = config
-        self._process = RouterProcess(config, run_dir)
+        self._process = RouterProcess(config, run_dir, replica)
         self._loads = DecodeLoads(self._process.decode.hold)
-        self._binding = Binding(self._loads, Random(config.router.seed))
+        self._binding = Binding(self._loads, Random(config.router.seed + replica))
+        self._binding.shared = self._process.sessions
+        self._process.sessions.adopt = self._binding.adopt
 
     async def run(self) -> None:
         """Register, serve until SIGTERM or SIGINT, deregister; streams in flight may end."""
@@ -72,9 +74,12 @@ class Relay:
                 migration_limit=frontend.migration_limit,
                 lease=KvLease(router.kv_lease_s, router.kv_lease_margin_s),
                 silence_s=None if timeout_s is None else float(timeout_s),
+                transfer_s=self._process.clock.wall(router.transfer_timeout_s),
+                most_streams=router.max_requests,
             ),
             self._process.clock,
             self._process.metrics,
+            parts.log,
         )
 
     def _observe(self, report: PassReport) -> None:

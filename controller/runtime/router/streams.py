@@ -16,83 +16,34 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import AsyncGenerator, Coroutine
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from controller.routing.binding import Bound
-from controller.routing.prompts import block_sums
 from controller.runtime.clock import Clock
-from controller.runtime.router.binding import Binding, DecodeLoads
+from controller.runtime.router.binding import Binding, Booking, DecodeLoads
 from controller.runtime.router.breaker import Breaker
 from controller.runtime.router.core import RouterCore
+from controller.runtime.router.decision_log import DecisionLog
 from controller.runtime.router.decode_port import DecodePort
-from controller.runtime.router.describe import session_id
 from controller.runtime.router.failures import (
     StreamBrokenError,
     for_frontend,
     is_break,
     unavailable,
 )
-from controller.runtime.router.handover import (
-    KvLease,
-    decode_request,
-    is_handover,
-    local_answer,
-    local_prefill,
-    prefill_request,
-    unrouted_request,
-)
-from controller.runtime.router.migration import Continuation
+from controller.runtime.router.handover import is_handover, unrouted_request
+from controller.runtime.router.life import Life, Pace, StreamSettings
+from controller.runtime.router.prefill_leg import PrefillLegs
 from controller.runtime.router.prefill_port import PrefillPort
-from controller.runtime.router.records import RouterMetrics
+from controller.runtime.router.router_metrics import RouterMetrics
 
 logger = logging.getLogger(__name__)
 
-# How often a waiting request looks up: a hand-over is at most this much older than we believe,
-# or as old as this process was frozen.
-_LOOK_S = 0.5
-_TOO_OLD_TRIES = 2
-# Of the frontend's stream time-out: what a prefill may take of it, so that a decode leg can
-# begin, with a local prefill if need be, before the decode leg's own limit.
-_PREFILL_SHARE = 0.7
+__all__ = ["StreamRelay", "StreamSettings"]
+
+# Of the frontend's stream time-out.
 _STREAM_SHARE = 0.9
-_AGAIN_S = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class StreamSettings:
-    """Limits of the relay."""
-
-    migration_limit: int
-    lease: KvLease
-    silence_s: float | None = None
-    """The frontend's stream time-out, wall clock: it quarantines a router that is silent longer."""
-
-
-class _Life:
-    """One client's request between its legs."""
-
-    def __init__(self, request: dict[str, Any], context: Any, limit: int, now_s: float) -> None:
-        self.answer = Continuation(request, limit)
-        self.session = session_id(request)
-        self.sums = block_sums(request.get("token_ids") or ())
-        self.context = context
-        self.request_id: str = context.id()
-        self.stopped = asyncio.ensure_future(_until_stopped(context))
-        self.broken: set[int] = set()
-        self.heard_s = now_s
-        self.reloaded = False
-
-    @property
-    def leg_id(self) -> str:
-        """An engine may still know the last leg by its id, so a migrated leg gets another."""
-        count = self.answer.migrations
-        return f"{self.request_id}-{count}" if count else self.request_id
-
-    def left(self) -> bool:
-        """The client has gone, or has enough."""
-        return self.stopped.done() or self.context.is_stopped()
 
 
 class StreamRelay:
@@ -108,25 +59,29 @@ class StreamRelay:
         settings: StreamSettings,
         clock: Clock,
         metrics: RouterMetrics,
+        log: DecisionLog,
     ) -> None:
         self._core = core
-        self._prefill = prefill
+        self._prefills = PrefillLegs(core, prefill, decode, settings, clock)
         self._decode = decode
         self._binding = binding
         self._loads = loads
         self._settings = settings
         self._clock = clock
         self._metrics = metrics
+        self._log = log
         self._breaker = Breaker()
-        self._tasks: set[asyncio.Task[None]] = set()
         self.open_streams = 0
 
     async def serve(
         self, request: dict[str, Any], context: Any
     ) -> AsyncGenerator[dict[str, Any], None]:
-        """Dynamo's request handler: the client's chunks."""
+        """Dynamo's request handler: the client's chunks. With too many streams open, HTTP 529."""
+        if self.open_streams >= self._settings.most_streams:
+            raise self._core.refuse(request, context.id())
         limit = self._settings.migration_limit
-        life = _Life(unrouted_request(request), context, limit, self._clock.wall_now())
+        now_s = self._clock.now(), self._clock.wall_now()
+        life = Life(unrouted_request(request), context, limit, *now_s)
         self.open_streams += 1
         try:
             while True:
@@ -146,7 +101,7 @@ class StreamRelay:
             self.open_streams -= 1
             life.stopped.cancel()
 
-    def _migrate(self, life: _Life, error: StreamBrokenError) -> None:
+    def _migrate(self, life: Life, error: StreamBrokenError) -> None:
         if not life.answer.may_migrate:
             raise for_frontend(error)
         life.answer.migrate()
@@ -158,7 +113,7 @@ class StreamRelay:
             error,
         )
 
-    async def _leg(self, life: _Life) -> AsyncGenerator[dict[str, Any], None]:
+    async def _leg(self, life: Life) -> AsyncGenerator[dict[str, Any], None]:
         """One decode worker's part of the answer, prefill included.
 
         StreamBrokenError when the worker did not finish it; every other error is the request's.
@@ -166,47 +121,80 @@ class StreamRelay:
         bound, held = self._bind(life)
         worker_id = bound.worker_id
         booking = self._loads.book(worker_id, life.answer.context_tokens)
+        pace = Pace(self._clock.now() if life.answer.migrations else life.began_s)
+        finish = "left"
         try:
-            ready = await self._prefilled(life, bound, held)
+            ready = await self._prefills.run(life, bound, held)
             if ready is None:
                 return
             request, worker_id = ready
             if worker_id != bound.worker_id:
                 self._loads.close(booking)
                 booking = self._loads.book(worker_id, life.answer.context_tokens)
-            stream = self._decode.open(worker_id, request, life.context, life.leg_id)
-            try:
-                async with contextlib.aclosing(stream.chunks()) as chunks:
-                    heard = False
-                    while (chunk := await self._next(life, chunks, heard)) is not None:
-                        if not heard:
-                            self._check_loaded(life, request, chunk)
-                            self._breaker.succeeded(worker_id)
-                            self._binding.note(life.session, worker_id, life.sums)
-                            self._core.local_done(life.request_id)
-                        heard = True
-                        self._loads.grow(booking, len(chunk.get("token_ids") or ()))
-                        yield life.answer.forward(chunk)
-                        life.heard_s = self._clock.wall_now()
-            except _NotLoadedError:
-                raise
-            except Exception as error:
-                if not is_break(error):
-                    raise for_frontend(error) from error
-                life.broken.add(worker_id)
-                self._breaker.failed(worker_id, self._clock.wall_now())
-                raise StreamBrokenError(f"worker {worker_id:x}: {error}") from error
-            finally:
-                if not life.answer.finished:
-                    stream.stop()
-            if not (life.answer.finished or life.left()):
-                life.broken.add(worker_id)
-                raise StreamBrokenError(f"worker {worker_id:x}: ended without a finish")
+            streamed = self._stream(life, worker_id, request, booking, pace)
+            async with contextlib.aclosing(streamed) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+            finish = "finished" if life.answer.finished else "left"
+        except StreamBrokenError:
+            finish = "broken"
+            raise
+        except Exception:
+            finish = "error"
+            raise
         finally:
             self._loads.close(booking)
-            self._core.local_done(life.request_id)
+            self._core.decode_begun(life.request_id)
+            self._ended(life, worker_id, "finished" if life.answer.finished else finish, pace)
 
-    def _bind(self, life: _Life) -> tuple[Bound, dict[int, int]]:
+    async def _stream(
+        self, life: Life, worker_id: int, request: dict[str, Any], booking: Booking, pace: Pace
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """The chunks of one decode leg, as the client shall see them."""
+        stream = self._decode.open(worker_id, request, life.context, life.leg_id)
+        pulls = is_handover(request.get("prefill_result") or {})
+        try:
+            async with contextlib.aclosing(stream.chunks()) as chunks:
+                chunk = await self._first(life, chunks, pulls)
+                if chunk is not None:
+                    self._begun(life, worker_id, chunk, pulls)
+                while chunk is not None:
+                    tokens = len(chunk.get("token_ids") or ())
+                    self._loads.grow(booking, tokens)
+                    yield life.answer.forward(chunk)
+                    pace.count(tokens, self._clock.now())
+                    life.heard_s = self._clock.wall_now()
+                    chunk = await self._next(chunks)
+        except _NotLoadedError:
+            raise
+        except Exception as error:
+            if not is_break(error):
+                raise for_frontend(error) from error
+            life.broken.add(worker_id)
+            self._breaker.failed(worker_id, self._clock.wall_now())
+            raise StreamBrokenError(f"worker {worker_id:x}: {error}") from error
+        finally:
+            if not life.answer.finished:
+                stream.stop()
+        if not (life.answer.finished or life.left()):
+            life.broken.add(worker_id)
+            raise StreamBrokenError(f"worker {worker_id:x}: ended without a finish")
+
+    def _begun(self, life: Life, worker_id: int, chunk: dict[str, Any], pulls: bool) -> None:
+        """A decode worker has answered."""
+        self._check_loaded(life, chunk, pulls)
+        self._breaker.succeeded(worker_id)
+        self._binding.note(life.session, worker_id, life.sums)
+        self._core.decode_begun(life.request_id)
+
+    def _ended(self, life: Life, worker_id: int, finish: str, pace: Pace) -> None:
+        outcome = pace.outcome(
+            life.request_id, life.answer.migrations, worker_id, finish, self._clock.now()
+        )
+        self._log.write(outcome)
+        self._metrics.streamed(outcome, life.record.predicted_ttft_s if life.record else None)
+
+    def _bind(self, life: Life) -> tuple[Bound, dict[int, int]]:
         """The next leg's decode worker; one that broke this stream only if there is no other."""
         live = self._decode.live()
         if not live:
@@ -223,104 +211,7 @@ class StreamRelay:
         tokens = life.answer.context_tokens
         return self._binding.choose(life.session, candidates, self._clock.now(), hits, tokens), hits
 
-    async def _prefilled(
-        self, life: _Life, bound: Bound, held: dict[int, int]
-    ) -> tuple[dict[str, Any], int] | None:
-        """The decode leg's request, its prompt prefilled or left to it, and the worker for it.
-
-        None: the client left. The worker is the bound one unless a local prefill is better off
-        elsewhere.
-        """
-        request = life.answer.request()
-        for _ in range(_TOO_OLD_TRIES):
-            answered = await self._ask(life, request, bound, held)
-            if answered is None:
-                return None
-            chunk, completed_s = answered
-            fresh = self._settings.lease.usable(self._clock.now() - completed_s)
-            if life.left():
-                if fresh and is_handover(chunk):
-                    self._spawn(self._release(request, chunk))
-                return None
-            if fresh or not is_handover(chunk):
-                return decode_request(request, chunk), self._placed(life, chunk, bound)
-            logger.warning("router.handover_too_old request=%s", life.request_id)
-        return decode_request(request, local_answer()), bound.worker_id
-
-    def _placed(self, life: _Life, chunk: dict[str, Any], bound: Bound) -> int:
-        """The decode worker that the answer names, if it can be, else the bound one."""
-        named: int | None = local_prefill(chunk.get("disaggregated_params")).get("decode_id")
-        if named is None or named in life.broken or named not in self._decode.live():
-            return bound.worker_id
-        return named
-
-    async def _ask(
-        self, life: _Life, request: dict[str, Any], bound: Bound, held: dict[int, int]
-    ) -> tuple[dict[str, Any], float] | None:
-        """The prefill's answer and the earliest time it can have been given; None: nobody waits.
-
-        The leg has a context of its own, which does not follow the client's: this request is
-        given up instead, and the core sees to what the worker still hands over (calls.py).
-        """
-        chunks = self._core.prefill(
-            prefill_request(request),
-            life.request_id,
-            life.context.detached(life.leg_id),
-            bound=bound.worker_id,
-            migrations=life.answer.migrations,
-            answer_by_s=self._answer_by_s(life),
-            fresh=bound.fresh,
-            held=held,
-        )
-        first = asyncio.ensure_future(anext(chunks))
-        taken = False
-        asked_s = self._clock.now()
-        try:
-            while True:
-                # A process that was frozen sees the look's time-out before the answer has come up
-                # through its tasks, so the answer may date from the look before this one.
-                before_s, asked_s = asked_s, self._clock.now()
-                await asyncio.wait(
-                    {first, life.stopped}, timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED
-                )
-                if first.done():
-                    taken = True
-                    return first.result(), before_s
-                if life.stopped.done():
-                    return None
-        finally:
-            self._spawn(self._finish(None if taken else first, chunks, request))
-
-    def _answer_by_s(self, life: _Life) -> float:
-        """When a prefill must be answered: counted from what the client heard last."""
-        if self._settings.silence_s is None:
-            return math.inf
-        silent_s = self._clock.wall_now() - life.heard_s
-        left_s = _PREFILL_SHARE * self._settings.silence_s - silent_s
-        return self._clock.now() + left_s / self._clock.scale
-
-    async def _finish(
-        self,
-        unwanted: asyncio.Future[dict[str, Any]] | None,
-        chunks: AsyncGenerator[dict[str, Any], None],
-        request: dict[str, Any],
-    ) -> None:
-        """Read a prefill to its end; an answer that nobody waits for is given up, or released."""
-        if unwanted is not None:
-            answer = await _given_up(unwanted)
-            if answer is not None and is_handover(answer):
-                await self._release(request, answer)
-        with contextlib.suppress(Exception):
-            async for _ in chunks:
-                pass
-
-    async def _release(self, request: dict[str, Any], chunk: dict[str, Any]) -> None:
-        try:
-            await self._prefill.release(request, chunk)
-        except Exception as error:
-            logger.warning("router.release_failed error=%s; the lease will end it", error)
-
-    def _check_loaded(self, life: _Life, request: dict[str, Any], chunk: dict[str, Any]) -> None:
+    def _check_loaded(self, life: Life, chunk: dict[str, Any], pulls: bool) -> None:
         """A decode leg that begins with an error may have lost its KV: that is tried once more.
 
         The prefill worker died after its answer, or gave its blocks up. Nothing is wrong with
@@ -328,51 +219,50 @@ class StreamRelay:
         """
         reason = chunk.get("finish_reason")
         failed = reason.startswith("error") if isinstance(reason, str) else reason is not None
-        if not failed or not is_handover(request.get("prefill_result") or {}):
-            return
-        if life.answer.may_migrate and not life.reloaded:
+        if failed and pulls and life.answer.may_migrate and not life.reloaded:
             life.reloaded = True
             raise _NotLoadedError(f"the hand-over could not be used: {reason}")
 
-    async def _next(
-        self, life: _Life, chunks: AsyncGenerator[dict[str, Any], None], heard: bool
+    async def _first(
+        self, life: Life, chunks: AsyncGenerator[dict[str, Any], None], pulls: bool
     ) -> dict[str, Any] | None:
-        """The next chunk, None at the end; every wait stays below the frontend's time-out.
+        """The first chunk, None at the end; the wait stays below the frontend's time-out.
 
-        A worker that streams and falls silent for half of it is given up while there is still
-        time for another one; one that has not begun may take nearly all that is left.
+        It may take nearly all that is left of that. A transfer has a limit of its own: past it the
+        prompt is prefilled where it streams, if there is time for that.
+        """
+        silence_s = self._settings.silence_s
+        left_s = math.inf
+        if silence_s is not None:
+            left_s = _STREAM_SHARE * silence_s - (self._clock.wall_now() - life.heard_s)
+        limit_s = max(left_s, 0.1)
+        retry = pulls and not life.local_only and life.answer.may_migrate
+        if retry:
+            limit_s = min(limit_s, self._settings.transfer_s)
+        try:
+            return await asyncio.wait_for(
+                anext(chunks, None), None if limit_s == math.inf else limit_s
+            )
+        except asyncio.TimeoutError:
+            if retry and limit_s < left_s:
+                life.local_only = True
+                raise _NotLoadedError(f"no token {limit_s:g} s after the hand-over") from None
+            raise unavailable("the decode worker did not begin in time") from None
+
+    async def _next(self, chunks: AsyncGenerator[dict[str, Any], None]) -> dict[str, Any] | None:
+        """The next chunk, None at the end.
+
+        A worker that falls silent for half of the frontend's time-out is given up while there is
+        still time for another one.
         """
         if self._settings.silence_s is None:
             return await anext(chunks, None)
-        left_s = _STREAM_SHARE * self._settings.silence_s - (self._clock.wall_now() - life.heard_s)
-        limit_s = 0.5 * self._settings.silence_s if heard else max(left_s, 0.1)
+        limit_s = 0.5 * self._settings.silence_s
         try:
             return await asyncio.wait_for(anext(chunks, None), limit_s)
         except asyncio.TimeoutError:
-            if heard:
-                raise StreamBrokenError(f"silent for {limit_s:g} s") from None
-            raise unavailable("the decode worker did not begin in time") from None
-
-    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+            raise StreamBrokenError(f"silent for {limit_s:g} s") from None
 
 
 class _NotLoadedError(StreamBrokenError):
     """The decode worker could not get the KV; it is well itself."""
-
-
-async def _given_up(first: asyncio.Future[dict[str, Any]]) -> dict[str, Any] | None:
-    """Cancel a prefill; what it answered if the cancellation came too late."""
-    while not first.done():
-        first.cancel()
-        # Again if need be: before Python 3.12 wait_for may swallow a cancellation.
-        await asyncio.wait({first}, timeout=_AGAIN_S)
-    if first.cancelled() or first.exception() is not None:
-        return None
-    return first.result()
-
-
-async def _until_stopped(context: Any) -> None:
-    await context.async_killed_or_stopped()

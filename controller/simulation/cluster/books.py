@@ -32,7 +32,6 @@ from controller.simulation.cluster.state import (
 def queue_up(s: State, w: int, r: int) -> None:
     """Into a prefill worker's queue at the router."""
     q = s.req[r]
-    q.postponed = 0
     join(s.req, s.wrk[w], r, s.ctl[ORDERING])
     s.books[WAIT_S, w] += q.predicted_s
     s.seen[WAIT_TOKENS, w] += q.uncached
