@@ -21,7 +21,7 @@ from test_cluster_exactness import assert_same
 from controller.costs.tables import linear_tables
 from controller.simulation.cluster.events import ClusterEvent, EventKind, in_order
 from controller.simulation.cluster.simulate import simulate
-from controller.simulation.cluster.spec import ClusterSpec, SimOptions
+from controller.simulation.cluster.spec import ClusterSpec
 from controller.simulation.workloads.rows import conversations, template_heads
 from controller.simulation.workloads.workload import Workload
 
@@ -89,25 +89,14 @@ def same_prompts(draw: st.DrawFn, rounds: int) -> Workload:
     )
 
 
-@st.composite
-def exact_rules(draw: st.DrawFn) -> SimOptions:
-    """Rules that compare whole numbers.
-
-    Predicted times of alike workers are equal here but for the last bits of their sums, which both
-    sides add up in an order of their own; test_cluster_exactness has those rules, on odd numbers.
-    """
-    rules = ["round_robin", "always_local", "kv_cost", "conditional"]
-    return replace(draw(options()), placement=draw(st.sampled_from(rules)))
-
-
 @quick
-@given(workload=same_prompts(1), cluster=round_clusters(), chosen=exact_rules())
+@given(workload=same_prompts(1), cluster=round_clusters(), chosen=options())
 def test_prompts_that_are_there_already_are_served_as_step_by_step(workload, cluster, chosen):
     assert_same(workload, cluster, chosen)
 
 
 @quick
-@given(workload=same_prompts(3), cluster=round_clusters(), chosen=exact_rules())
+@given(workload=same_prompts(3), cluster=round_clusters(), chosen=options())
 def test_a_block_that_is_filled_at_this_instant_is_found_or_not_as_step_by_step(
     workload, cluster, chosen
 ):
@@ -115,7 +104,7 @@ def test_a_block_that_is_filled_at_this_instant_is_found_or_not_as_step_by_step(
 
 
 @quick
-@given(workload=same_prompts(3), cluster=round_clusters(unsteady=True), chosen=exact_rules())
+@given(workload=same_prompts(3), cluster=round_clusters(unsteady=True), chosen=options())
 def test_events_at_the_instant_of_arrivals_and_ends_act_as_step_by_step(workload, cluster, chosen):
     assert_same(workload, cluster, chosen)
 
@@ -124,7 +113,7 @@ def test_the_random_cases_contain_what_they_are_meant_to_cover():
     seen: Counter[str] = Counter()
 
     @settings(quick, database=None, suppress_health_check=list(HealthCheck))
-    @given(workload=same_prompts(3), cluster=round_clusters(unsteady=True), chosen=exact_rules())
+    @given(workload=same_prompts(3), cluster=round_clusters(unsteady=True), chosen=options())
     def count(workload, cluster, chosen):
         result = simulate(workload, cluster, chosen)
         size = min(engine.block_size for engine in cluster.engines)
