@@ -46,7 +46,7 @@ class Asked:
         number = self._by_row.pop(id(ticket), None)
         if number is not None:
             _, link = self._by_number.pop(number)
-            link.send(Done(number))
+            link.send(Done(number, ticket.failed))
 
     def granted(self, message: Granted, now_s: float) -> None:
         """The owner says yes."""
@@ -146,7 +146,7 @@ class Given:
         """The asker has no more need of it."""
         ticket = self._tickets.pop(message.number, None)
         if ticket is not None:
-            self._queues.release(ticket, self._now())
+            self._queues.release(ticket, self._now(), message.failed)
 
     def lost(self) -> None:
         """The asker is gone: so are its places."""

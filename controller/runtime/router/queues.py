@@ -10,7 +10,7 @@ first (controller.routing.waiting with the rule in force), sending, placing, the
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -75,6 +75,8 @@ class PrefillQueues:
         self._pool_at: dict[int, int] = {}
         self._pool_rows: IntArray = np.zeros(0, np.int64)
         self._owners: QueueOwners = Alone()
+        self.trusts: Callable[[int], bool] = lambda worker_id: True
+        """Whether a worker is well: one that fails has room all the time, and must draw nothing."""
         self.block_size = block_size
         self.moves = 0
         """Prefills that late binding has moved so far."""
@@ -233,6 +235,7 @@ class PrefillQueues:
             lane is not None
             and lane.owner is None
             and self._options.late_binding
+            and self.trusts(worker_id)
             and self._lane_rows.size > 1
         ):
             waiting, flying, tokens, busy_s = self._waiting.state(lane.number, now_s)
@@ -275,23 +278,28 @@ class PrefillQueues:
         ticket.uncached_tokens, ticket.predicted_s = uncached, predicted_s
         self.moves += 1
 
-    def _forget(self, lane: Lane, ticket: Ticket, now_s: float) -> None:
+    def _forget(self, lane: Lane, ticket: Ticket, now_s: float, failed: bool = False) -> None:
         if lane.tickets.pop(ticket.row, None) is ticket:
+            ticket.failed = failed
             self._waiting.forget(ticket.row, now_s)
             if not lane.tickets and lane.shares is not None:
                 lane.shares.emptied()
             self._owners.done(ticket)
 
-    def release(self, ticket: Ticket, now_s: float) -> None:
-        """Give the place back, waiting or running. Releasing twice is harmless."""
+    def release(self, ticket: Ticket, now_s: float, failed: bool = False) -> None:
+        """Give the place back, waiting or running. Releasing twice is harmless.
+
+        `failed`: its worker did not do it, so it shall take nothing over from others now.
+        """
         if not ticket.granted.done():
             ticket.granted.cancel()
         lane = self._lanes.get(ticket.worker_id)
         if lane is None or lane.tickets.get(ticket.row) is not ticket:
             return
-        self._forget(lane, ticket, now_s)
+        self._forget(lane, ticket, now_s, failed)
         self._pump(lane, now_s)
-        self._draw(ticket.worker_id, now_s)
+        if not failed:
+            self._draw(ticket.worker_id, now_s)
 
     def sweep(self, now_s: float, longest_s: float) -> int:
         """Release what has been here for longer than any request may; returns how many.

@@ -53,6 +53,7 @@ class RemotePrefills:
         self._clock = clock
         self._metrics = metrics
         self._breaker = Breaker()
+        queues.trusts = lambda unit_id: self._breaker.trusts(unit_id, clock.wall_now())
         self._calls: set[asyncio.Task[None]] = set()
 
     def usable(self, units: Iterable[int]) -> tuple[int, ...]:
@@ -86,6 +87,9 @@ class RemotePrefills:
                 async for chunk in chunks:
                     self._finished(ticket, leg, sent_s)
                     yield chunk
+        except PrefillFailedError:
+            self._queues.release(ticket, self._clock.now(), failed=True)
+            raise
         finally:
             self._leave(call, ticket)
 
@@ -114,7 +118,8 @@ class RemotePrefills:
             prompt_tokens=prompt,
             tenant=leg.record.tenant,
             cached=cached,
-            terms=terms,
+            # What has failed once stays where it was put: it might be drawn to the same worker.
+            terms=terms if leg.record.reroutes == 0 else None,
             only=leg.only,
         )
 
