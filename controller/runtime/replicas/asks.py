@@ -16,7 +16,7 @@ from controller.costs.model import TableCost
 from controller.routing.units import rank_of, unit, worker_of
 from controller.runtime.replicas.links import Link
 from controller.runtime.replicas.wire import Ask, Done, Granted, Refused
-from controller.runtime.router.queues import PrefillQueues
+from controller.runtime.router.shared_queues import SharedQueues
 from controller.runtime.router.tickets import Ticket, TooLateError, WorkerGoneError
 
 _NEVER_S = 1e9
@@ -25,7 +25,7 @@ _NEVER_S = 1e9
 class Asked:
     """Our tickets at other replicas."""
 
-    def __init__(self, queues: PrefillQueues) -> None:
+    def __init__(self, queues: SharedQueues) -> None:
         self._queues = queues
         self._numbers = count()
         self._by_number: dict[int, tuple[Ticket, Link]] = {}
@@ -83,7 +83,7 @@ class Given:
     """Places in our queues that one other replica holds."""
 
     def __init__(
-        self, queues: PrefillQueues, costs: TableCost, link: Link, now: Callable[[], float]
+        self, queues: SharedQueues, costs: TableCost, link: Link, now: Callable[[], float]
     ) -> None:
         self._queues = queues
         self._costs = costs
