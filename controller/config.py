@@ -160,6 +160,9 @@ class TollConfig(ConfigModel):
     local_chunk_tokens: int = Field(
         default=0, ge=0, description="most prompt tokens of a local step; 0: the engine's budget"
     )
+    least_chance: float = Field(
+        default=0.7, ge=0, le=1, description="a local prefill needs this chance to be in time"
+    )
 
 
 class RuleConfig(ConfigModel):
@@ -312,6 +315,9 @@ class EmulatedConfig(ConfigModel):
     charge_local_prefill: bool = Field(
         default=True,
         description="false imitates the stock mocker, whose decode worker prefills for free",
+    )
+    async_scheduling: bool = Field(
+        default=False, description="compose a step when the one before starts (vLLM's default)"
     )
 
 

@@ -19,6 +19,8 @@ COMMANDS: dict[str, str] = {
     "load": "replay a trace against an OpenAI endpoint and report SLO attainment",
     "simulate": "serve a trace on a simulated cluster: SLO attainment and where the time goes",
     "mode": "let a running router act or only watch (shadow), and see what would differ",
+    "estimate": "in which regime a deployment is, and what its routing costs",
+    "doctor": "check a deployment: discovery, scrape, identity, signals; each finding with its fix",
     "explain": "why one request went where it went: every candidate's estimates",
     "profile": "cost profiles: show, fit, learn from live workers, validate, time KV transfers",
     "router": "run the router component (started by `up`, or by hand beside Dynamo)",

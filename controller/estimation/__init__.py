@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the measurements say: windows now, regimes and the price of anarchy later. Pure."""
+"""What the measurements say: readings, windows, regimes, the price of anarchy. Pure."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from controller.config import DeploymentConfig, EmulatedConfig
+from controller.costs.model import TableCost
 from controller.engine import CacheEvent, EngineSpec
 from controller.runtime.clock import Clock
 from controller.runtime.dynamo_io import make_runtime
@@ -28,7 +29,7 @@ logger = logging.getLogger(__name__)
 _DRAIN_LIMIT_S = 3.0
 
 
-def engine_spec(config: EmulatedConfig, role: str) -> EngineSpec:
+def engine_spec(config: EmulatedConfig, role: str, costs: TableCost) -> EngineSpec:
     """The engine of a pool; only a decode worker may be told to prefill for free."""
     return EngineSpec(
         block_size=config.block_size,
@@ -38,6 +39,9 @@ def engine_spec(config: EmulatedConfig, role: str) -> EngineSpec:
         prefix_cache=config.prefix_cache,
         kv_lease_s=config.kv_lease_s,
         charge_prefill=config.charge_local_prefill or role == "prefill",
+        async_scheduling=config.async_scheduling,
+        verified_tokens=costs.verified_tokens,
+        emitted_tokens=costs.tokens_per_step,
     )
 
 
@@ -125,7 +129,7 @@ class EmulatedService:
         costs = read_profile(emulated.profile).cost_model(emulated.slowdown)
         return EmulatedWorker(
             engine_id=f"{self._name}-{self.instance_id:x}",
-            spec=engine_spec(emulated, self._role),
+            spec=engine_spec(emulated, self._role, costs),
             costs=costs,
             clock=Clock(self._config.time_scale),
             channel=client,

@@ -106,7 +106,10 @@ class RouterProcess:
             router.window_s,
             _ordering(router.ordering),
             QueueOptions(
-                router.ordering.reject, router.late_binding, config.slo.weights_of_tenants()
+                reject=router.ordering.reject,
+                late_binding=router.late_binding,
+                revise=router.policy == "batch",
+                weights=config.slo.weights_of_tenants(),
             ),
         )
         self._closing: list[Callable[[], Any]] = []

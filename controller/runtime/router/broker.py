@@ -7,11 +7,13 @@ worker of the private namespace, or with "prefill locally". Decode streams never
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
 from controller.config import DeploymentConfig
+from controller.estimation.roster import ROUTER_MARK
 from controller.runtime.router.attachment import RouterProcess
 from controller.runtime.router.loras import Loras
 from controller.runtime.router.mirror import runtime_config
@@ -56,6 +58,8 @@ class Broker:
 async def _register(endpoint: Any, model: str, block_size: int, card: dict[str, Any]) -> None:
     from dynamo.llm import ModelInput, ModelType, WorkerType, register_model
 
+    config = runtime_config(card, only=_SIZES)
+    config.set_engine_specific(ROUTER_MARK, json.dumps(True))
     await register_model(
         ModelInput.Tokens,
         ModelType.Prefill,
@@ -65,7 +69,7 @@ async def _register(endpoint: Any, model: str, block_size: int, card: dict[str, 
         worker_type=WorkerType.Prefill,
         needs=[[WorkerType.Decode]],
         kv_cache_block_size=block_size,
-        runtime_config=runtime_config(card, only=_SIZES),
+        runtime_config=config,
         ignore_weights=True,
         # Each name of the model needs a prefill worker of that name.
         model_aliases=card.get("aliases"),

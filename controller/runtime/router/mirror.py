@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from controller.errors import UserError
+from controller.estimation.roster import ROUTER_MARK
 
 logger = logging.getLogger(__name__)
 
@@ -101,6 +102,7 @@ def runtime_config(card: dict[str, Any], only: Collection[str] | None = None) ->
         return mirrored
     for name, value in (theirs.get("runtime_data") or {}).items():
         mirrored.set_engine_specific(name, json.dumps(value))
+    mirrored.set_engine_specific(ROUTER_MARK, json.dumps(True))
     if mirrored.context_length is None:
         mirrored.context_length = card.get("context_length")
     return mirrored

@@ -19,7 +19,9 @@ from controller.routing.inflight import InFlightBound
 from controller.routing.kernels.orderings import FIFO, Ordering
 from controller.routing.waiting import WaitingPrefills
 from controller.runtime.router.pool_view import pool_view
+from controller.runtime.router.revision import revise
 from controller.runtime.router.tickets import (
+    Again,
     Alone,
     Lane,
     QueueOwners,
@@ -47,6 +49,8 @@ class QueueOptions:
     aside can tell."""
     late_binding: bool = True
     """A worker that has become free takes over what waits longest elsewhere."""
+    revise: bool = False
+    """What waits and is not expected in time chooses again (placement `batch`)."""
     weights: Mapping[str, float] = field(default_factory=dict)
     """Shares of tenants in first-come queues; empty: nobody is told apart."""
 
@@ -78,7 +82,7 @@ class PrefillQueues:
         """Whether a worker is well: one that fails has room all the time, and must draw nothing."""
         self.block_size = block_size
         self.moves = 0
-        """Prefills that late binding has moved so far."""
+        """Prefills that late binding or revision has moved so far."""
         self.compile()
 
     @property
@@ -97,6 +101,8 @@ class PrefillQueues:
         self._waiting.oldest_age_s(now_s)
         self._waiting.forecasts(rows, np.ones(1), 1.0, now_s, 0.2)
         self._waiting.fullest(rows, other, now_s)
+        self._waiting.set_due(row, 1.0)
+        self._waiting.ask_next(other, now_s)
         self._waiting.move(other, row, 1, 1.0, now_s)
         self._waiting.state(other, now_s)
         _, ordered = self._waiting.look(other, now_s, 1)
@@ -161,6 +167,7 @@ class PrefillQueues:
         cached: Mapping[int, int] | None = None,
         terms: Terms | None = None,
         only: frozenset[int] | None = None,
+        again: Callable[[], Again | None] | None = None,
         asked_by: str | None = None,
     ) -> Ticket:
         """Join a worker's queue; `ticket.granted` resolves when the prefill may be sent.
@@ -175,7 +182,7 @@ class PrefillQueues:
             raise WorkerGoneError(f"worker {worker_id:x} left")
         came_s = now_s if arrival_s is None else arrival_s
         row = self._waiting.new_task(came_s, uncached_tokens, urgency)
-        told = due_s, urgency, jump_s, prompt_tokens, tenant, cached, terms, only, asked_by
+        told = due_s, urgency, jump_s, prompt_tokens, tenant, cached, terms, only, again, asked_by
         place = worker_id, row, now_s, uncached_tokens, predicted_s
         ticket = lane.tickets[row] = Ticket(*place, Wish(came_s, *told))
         if at_once:
@@ -188,9 +195,14 @@ class PrefillQueues:
         self._waiting.join(lane.number, row, predicted_s, due_s, now_s, jump_s)
         if lane.owner is None:
             self._pump(lane, now_s)
+            self._revise(now_s)
         else:
             self._owners.ask(lane.owner, ticket, now_s)
         return ticket
+
+    def _revise(self, now_s: float) -> None:
+        if self._options.revise:
+            self.moves += revise(self._waiting, self._lanes, now_s, self._pump)
 
     def _pump(self, lane: Lane, now_s: float) -> None:
         """Grant what the rule puts first while the bound allows."""
@@ -294,6 +306,7 @@ class PrefillQueues:
             return
         self._forget(lane, ticket, now_s, failed)
         self._pump(lane, now_s)
+        self._revise(now_s)
         if not failed:
             self._draw(ticket.worker_id, now_s)
 
@@ -323,6 +336,10 @@ class PrefillQueues:
             for t in self._tickets()
             if t.wish.asked_by is None and not t.granted.done()
         ]
+
+    def serves(self, unit_id: int) -> bool:
+        """Whether there is a queue for this worker."""
+        return unit_id in self._lanes
 
     def _drop_mirror(self, lane: Lane) -> None:
         for row in lane.mirrored:

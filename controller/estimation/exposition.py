@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metric text -> the samples that are wanted, and nothing else. Tolerant by design.
+
+Owns: one pass over a text in the Prometheus exposition format. Does not own: which names are wanted
+(signals.py), what values mean (scrapes.py).
+
+prometheus_client has a parser, but it gives up a whole scrape for one broken line and builds
+objects for every sample, far over the budget of a tick (experiments/estimation_cost.py times both).
+Here a line that cannot be read costs that line only, and is counted. The tests hold the two against
+each other on Dynamo's own text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from controller.estimation.signals import Wanted
+
+Labels = tuple[tuple[str, str], ...]
+"""Sorted pairs."""
+
+_LABEL = re.compile(r'\s*([A-Za-z_][A-Za-z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(?:,|$)')
+_ESCAPE = re.compile(r"\\(.)")
+_MOST_CACHED = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One wanted line."""
+
+    wanted: Wanted
+    labels: Labels
+    value: float
+    """May be NaN or infinite."""
+
+
+@dataclass(slots=True)
+class ExpositionReader:
+    """Reads texts one after the other; label sets that recur are read once."""
+
+    wanted: Mapping[str, Wanted]
+    skipped: int = 0
+    """Wanted lines that could not be read, so far."""
+    _labels: dict[str, Labels] = field(default_factory=dict)
+
+    def read(self, text: str) -> Iterator[Sample]:
+        """The wanted samples of one text, in its order; never raises."""
+        wanted, unwanted = self.wanted, "#"
+        for line in text.split("\n"):
+            # Lines of a family stand together: most are passed over by this alone.
+            if line.startswith(unwanted):
+                continue
+            brace = line.find("{")
+            name = line[:brace] if brace > 0 else line.partition(" ")[0]
+            entry = wanted.get(name)
+            if entry is None:
+                if brace > 0:
+                    unwanted = line[: brace + 1]
+                continue
+            sample = self._sample(entry, line, brace if brace > 0 else -1, len(name))
+            if sample is None:
+                self.skipped += 1
+            else:
+                yield sample
+
+    def _sample(self, entry: Wanted, line: str, brace: int, after: int) -> Sample | None:
+        labels: Labels | None = ()
+        if brace >= 0:
+            after = line.rfind("}") + 1
+            labels = self._parsed(line[brace + 1 : after - 1]) if after > brace else None
+        value = _value(line[after:])
+        if labels is None or value is None:
+            return None
+        return Sample(entry, labels, value)
+
+    def _parsed(self, text: str) -> Labels | None:
+        known = self._labels.get(text)
+        if known is not None:
+            return known
+        labels = _parse_labels(text)
+        if labels is not None:
+            if len(self._labels) >= _MOST_CACHED:
+                self._labels.clear()
+            self._labels[text] = labels
+        return labels
+
+
+def _parse_labels(text: str) -> Labels | None:
+    """Sorted pairs, escapes resolved; None when the text is not a list of labels."""
+    found: dict[str, str] = {}
+    at = 0
+    while at < len(text):
+        match = _LABEL.match(text, at)
+        if match is None:
+            if text[at:].strip():
+                return None
+            break
+        found[match[1]] = _ESCAPE.sub(_unescaped, match[2]) if "\\" in match[2] else match[2]
+        at = match.end()
+    return tuple(sorted(found.items()))
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    return "\n" if match[1] == "n" else match[1]
+
+
+def _value(text: str) -> float | None:
+    """The value behind name and labels; a time stamp or exemplar may follow it."""
+    words = text.split(None, 1)
+    if not words:
+        return None
+    try:
+        return float(words[0])
+    except ValueError:
+        return None

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The law that both sides of a routing loss are replayed by, and the search over assignments.
+
+Owns: the cost of an assignment, enumeration, best found by local search. Does not own: where the
+numbers come from.
+
+Each place serves in order of arrival, one after the other: start = max(arrival, free), end = start
++ own. An assignment costs, for latency, the sum of (end - arrival) and harm; for SLO misses, the
+number of (end - arrival) above the limit and harm. What is left at a place when the window ends is
+not forgiven: for as long again as the window lasted, those who come to the place, `rate` a second,
+wait for what is then left of it (latency), or miss while more than the mean limit is left (misses).
+
+A move of one request changes two places only, so a move is priced by replaying those two.
+"""
+
+from __future__ import annotations
+
+from controller.costs.compiled import compiled
+from controller.types import FloatArray, IntArray
+
+LATENCY, MISSES = 0, 1
+
+
+@compiled
+def place_cost(
+    place: int,
+    to: IntArray,
+    arrival: FloatArray,
+    own: FloatArray,
+    limit: FloatArray,
+    free: FloatArray,
+    harm: FloatArray,
+    end_s: float,
+    rate: float,
+    goal: int,
+) -> float:
+    """What place `place` costs when request i goes to `to[i]`; infinite if one cannot run there."""
+    at, cost = free[place], 0.0
+    for i in range(arrival.size):
+        if to[i] != place:
+            continue
+        at = max(at, arrival[i]) + own[i, place]
+        waited = at - arrival[i]
+        if goal == LATENCY:
+            cost += waited + harm[i, place]
+        else:
+            cost += (1.0 if waited > limit[i] else 0.0) + harm[i, place]
+    left = max(0.0, at - end_s)
+    if goal == LATENCY:
+        while_s = min(left, end_s)
+        return float(cost + rate * while_s * (left - while_s / 2.0))
+    if left <= 0.0:
+        return float(cost)
+    limits = 0.0
+    for i in range(arrival.size):
+        limits += limit[i]
+    return float(cost + rate * min(end_s, max(0.0, left - limits / arrival.size)))
+
+
+@compiled
+def costs_of(
+    to: IntArray,
+    arrival: FloatArray,
+    own: FloatArray,
+    limit: FloatArray,
+    free: FloatArray,
+    harm: FloatArray,
+    end_s: float,
+    rate: float,
+    goal: int,
+    out: FloatArray,
+) -> float:
+    """`place_cost` of every place into `out`, (places,); their sum."""
+    total = 0.0
+    for place in range(free.size):
+        out[place] = place_cost(place, to, arrival, own, limit, free, harm, end_s, rate, goal)
+        total += out[place]
+    return total
+
+
+@compiled
+def enumerate_best(
+    arrival: FloatArray,
+    own: FloatArray,
+    limit: FloatArray,
+    free: FloatArray,
+    harm: FloatArray,
+    end_s: float,
+    rate: float,
+    goal: int,
+    to: IntArray,
+    best: IntArray,
+    out: FloatArray,
+) -> float:
+    """The least cost of all places**requests assignments; `best` is one that has it."""
+    requests, places = arrival.size, free.size
+    for i in range(requests):
+        to[i] = 0
+    least = -1.0
+    while True:
+        cost = costs_of(to, arrival, own, limit, free, harm, end_s, rate, goal, out)
+        if least < 0.0 or cost < least:
+            least = cost
+            for i in range(requests):
+                best[i] = to[i]
+        i = 0
+        while i < requests:
+            to[i] += 1
+            if to[i] < places:
+                break
+            to[i] = 0
+            i += 1
+        if i == requests:
+            return least
+
+
+@compiled
+def greedy(
+    arrival: FloatArray, own: FloatArray, free: FloatArray, harm: FloatArray, goal: int,
+    to: IntArray, at: FloatArray,
+) -> None:  # fmt: skip
+    """Each request where it ends first, harm added: a start for the search. `at`: (places,)."""
+    for j in range(free.size):
+        at[j] = free[j]
+    for i in range(arrival.size):
+        best, least = 0, -1.0
+        for j in range(free.size):
+            end = max(at[j], arrival[i]) + own[i, j] + (harm[i, j] if goal == LATENCY else 0.0)
+            if least < 0.0 or end < least:
+                best, least = j, end
+        to[i] = best
+        at[best] = max(at[best], arrival[i]) + own[i, best]
+
+
+@compiled
+def improve(
+    arrival: FloatArray,
+    own: FloatArray,
+    limit: FloatArray,
+    free: FloatArray,
+    harm: FloatArray,
+    end_s: float,
+    rate: float,
+    goal: int,
+    to: IntArray,
+    out: FloatArray,
+    passes: int,
+    tries: int,
+) -> float:
+    """Local search from `to`: single moves, then swaps, while they help. `out`: (places,).
+
+    A request tries the `tries` places that are least loaded now, and those where it is fastest.
+    """
+    total = costs_of(to, arrival, own, limit, free, harm, end_s, rate, goal, out)
+    for _ in range(passes):
+        before = total
+        for i in range(arrival.size):
+            total = _best_move(
+                i, arrival, own, limit, free, harm, end_s, rate, goal, to, out, total, tries
+            )
+        total = _swaps(arrival, own, limit, free, harm, end_s, rate, goal, to, out, total, tries)
+        if total >= before - 1e-12:
+            break
+    return total
+
+
+@compiled
+def _best_move(
+    i: int, arrival: FloatArray, own: FloatArray, limit: FloatArray, free: FloatArray,
+    harm: FloatArray, end_s: float, rate: float, goal: int, to: IntArray, out: FloatArray,
+    total: float, tries: int,
+) -> float:  # fmt: skip
+    home = to[i]
+    best, gain, best_home, best_there = home, 1e-12, 0.0, 0.0
+    to[i] = -1
+    left = place_cost(home, to, arrival, own, limit, free, harm, end_s, rate, goal)
+    saved = out[home] - left
+    if saved > 0.0:
+        tried = 0
+        for step in range(free.size):
+            place = (home + 1 + step) % free.size
+            # Alone there, at once: nothing better can be had at this place.
+            least = max(free[place], arrival[i]) + own[i, place] - arrival[i]
+            if goal == LATENCY and least + harm[i, place] >= saved - gain:
+                continue
+            if place == home:
+                continue
+            to[i] = place
+            there = place_cost(place, to, arrival, own, limit, free, harm, end_s, rate, goal)
+            to[i] = -1
+            won = saved - (there - out[place])
+            if won > gain:
+                best, gain, best_home, best_there = place, won, left, there
+            tried += 1
+            if tried >= tries:
+                break
+    to[i] = best
+    if best == home:
+        return total
+    out[home], out[best] = best_home, best_there
+    return total - gain
+
+
+@compiled
+def _swaps(
+    arrival: FloatArray, own: FloatArray, limit: FloatArray, free: FloatArray,
+    harm: FloatArray, end_s: float, rate: float, goal: int, to: IntArray, out: FloatArray,
+    total: float, reach: int,
+) -> float:  # fmt: skip
+    for i in range(arrival.size):
+        for k in range(i + 1, min(arrival.size, i + 1 + reach)):
+            a, b = to[i], to[k]
+            if a == b:
+                continue
+            to[i], to[k] = b, a
+            new_a = place_cost(a, to, arrival, own, limit, free, harm, end_s, rate, goal)
+            new_b = place_cost(b, to, arrival, own, limit, free, harm, end_s, rate, goal)
+            won = out[a] + out[b] - new_a - new_b
+            if won > 1e-12:
+                out[a], out[b] = new_a, new_b
+                total -= won
+            else:
+                to[i], to[k] = a, b
+    return total
