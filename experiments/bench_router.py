@@ -13,9 +13,8 @@ equal stock deployments give the null. What is measured:
   router and worker. `broker_ratio`, `relay_ratio` are over the mean of the two stock deployments
   beside them. The cores that each process kept busy are in the rows: the fullest bounds it.
 - *TTFT*: single requests on the same deployments. `broker_added_ttft_ms` is the median over rounds
-  of the difference to the faster of the two stock deployments (one of two equal stock deployments
-  was seen to answer 40 ms later throughout its life), `null_ttft_halfwidth_ms` the half-width of
-  the 95 % interval of the difference between two halves of the same stock deployment's requests.
+  of the difference to the faster of the two stock deployments, `null_ttft_halfwidth_ms` the
+  half-width of the 95 % interval of the difference between two halves of that one's own requests.
 
 Rows (one a block) go to --out; the last line printed is JSON. About 5 minutes with --quick.
 """
@@ -30,7 +29,6 @@ import os
 import statistics
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,6 +60,7 @@ FAST = {
     "decode.emulated.num_blocks": 65536,
 }
 SCALE = 3.0
+LATE_MS, TRIES = 25.0, 5
 ARMS: dict[str, dict[str, Any]] = {
     "stock": {"router.attachment": "none", **FAST},
     "stock_again": {"router.attachment": "none", **FAST},
@@ -215,16 +214,34 @@ async def measure(rounds: int, out: Any, folder: Path) -> dict[str, Any]:
 async def raised(
     stack: contextlib.AsyncExitStack, out: Any, folder: Path, arms: tuple[str, ...]
 ) -> Bench:
-    """The arms' deployments, warm."""
+    """The arms' deployments, warm, and none of them late throughout its life.
+
+    About half of all deployments, stock ones too, answer every request 40 ms later for as long as
+    they live (Dynamo 1.4.2; most likely a delayed acknowledgement on one of their connections).
+    Such a one is started again, or the comparison would be between lots that were drawn.
+    """
     http = await stack.enter_async_context(open_http())
-    bench = Bench(http, {}, out)
-    for arm in arms:
-        config = deployment(arm, folder, ARMS[arm])
-        bench.up[arm] = await stack.enter_async_context(Deployment.start(config))
-        print(f"{arm} is up after {bench.up[arm].ready_after_s:.1f} s", flush=True)
-    for arm, running in bench.up.items():
-        for _ in range(2):
-            await streams(http, running, f"warm:{arm}:{time.monotonic_ns()}", 32, 8)
+    bench, closing = Bench(http, {}, out), dict[str, contextlib.AsyncExitStack]()
+    slow = list(arms)
+    for attempt in range(TRIES):
+        for arm in slow:
+            if arm in closing:
+                await closing[arm].aclose()
+            closing[arm] = await stack.enter_async_context(contextlib.AsyncExitStack())
+            running = Deployment.start(deployment(arm, folder, ARMS[arm]))
+            bench.up[arm] = await closing[arm].enter_async_context(running)
+            await streams(http, bench.up[arm], f"warm:{arm}:{attempt}", 32, 8)
+            print(f"{arm} is up after {bench.up[arm].ready_after_s:.1f} s", flush=True)
+        typical_ms = {
+            arm: (await one_by_one(http, up, f"probe:{arm}:{attempt}", 6, 16)).median_ttft_ms
+            for arm, up in bench.up.items()
+        }
+        slow = [arm for arm in arms if typical_ms[arm] > min(typical_ms.values()) + LATE_MS]
+        print(
+            f"TTFT of idle deployments: {typical_ms}; started again: {slow or 'none'}", flush=True
+        )
+        if not slow:
+            break
     return bench
 
 
