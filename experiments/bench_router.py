@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the router costs beside stock Dynamo, and that it starves no engine. Paired, on one machine.
 
-    python experiments/bench_router.py [--quick] [--rounds N] [--out ROWS.jsonl]
+    python experiments/bench_router.py [--quick] [--rounds N] [--parts ttft ...] [--out ROWS.jsonl]
 
 All deployments are up at once, and load goes to one after the other, forth and back (ABBA); two
 equal stock deployments give the null. What is measured:
@@ -16,7 +16,7 @@ equal stock deployments give the null. What is measured:
   of the difference to the faster of the two stock deployments, `null_ttft_halfwidth_ms` the
   half-width of the 95 % interval of the difference between two halves of that one's own requests.
 
-Rows (one a block) go to --out; the last line printed is JSON. About 5 minutes with --quick.
+Rows (one a block) go to --out; the last line printed is JSON. Six to ten minutes with --quick.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ FAST = {
 }
 SCALE = 3.0
 LATE_MS, TRIES = 25.0, 5
+PARTS = ("unbounded", "ttft", "peak")
 ARMS: dict[str, dict[str, Any]] = {
     "stock": {"router.attachment": "none", **FAST},
     "stock_again": {"router.attachment": "none", **FAST},
@@ -82,11 +83,9 @@ class Bench:
     http: aiohttp.ClientSession
     up: dict[str, Deployment]
     out: Any
-    blocks: int = 0
 
     def note(self, part: str, arm: str, round_number: int, block: Block, **more: Any) -> None:
         """Keep a raw row, and say it."""
-        self.blocks += 1
         row = {
             "part": part,
             "arm": arm,
@@ -186,29 +185,28 @@ def added_ttft(medians: dict[str, list[list[float]]]) -> dict[str, float | None]
     return summary
 
 
-async def measure(rounds: int, out: Any, folder: Path) -> dict[str, Any]:
-    """Everything, on deployments that are up together; two sets, one after the other."""
-    async with contextlib.AsyncExitStack() as stack:
-        bench = await raised(stack, out, folder, ("bounded", "unbounded"))
-        ratios = await unbounded(bench, max(1, rounds // 2))
-        blocks = bench.blocks
-    async with contextlib.AsyncExitStack() as stack:
-        arms = ("stock", "stock_again", "broker", "relay")
-        bench = await raised(stack, out, folder, arms)
-        peaks = await peak(bench, rounds)
-        added = added_ttft(await ttft(bench, max(5, rounds)))
-        blocks += bench.blocks
-    return {
-        "unbounded_ratio_min": round(min(ratios.values()), 4),
-        "unbounded_ratio": {str(n): round(r, 4) for n, r in ratios.items()},
-        "broker_ratio": round(statistics.median(peaks["broker"]), 4),
-        "relay_ratio": round(statistics.median(peaks["relay"]), 4),
-        "null_ratio": round(statistics.median(peaks["stock_again"]), 4),
-        **added,
-        "rounds": rounds,
-        "blocks": blocks,
-        "load_1m": round(os.getloadavg()[0], 2),
-    }
+async def measure(rounds: int, out: Any, folder: Path, parts: list[str]) -> dict[str, Any]:
+    """The wanted parts, on deployments that are up together; two sets, one after the other."""
+    summary: dict[str, Any] = {"rounds": rounds}
+    if "unbounded" in parts:
+        async with contextlib.AsyncExitStack() as stack:
+            bench = await raised(stack, out, folder, ("bounded", "unbounded"))
+            ratios = await unbounded(bench, max(1, rounds // 2))
+        summary["unbounded_ratio_min"] = round(min(ratios.values()), 4)
+        summary["unbounded_ratio"] = {str(n): round(r, 4) for n, r in ratios.items()}
+    if "ttft" in parts or "peak" in parts:
+        async with contextlib.AsyncExitStack() as stack:
+            arms = ("stock", "stock_again", "broker", "relay")
+            bench = await raised(stack, out, folder, arms)
+            # TTFT first: under load a deployment may turn late for good.
+            if "ttft" in parts:
+                summary |= added_ttft(await ttft(bench, max(5, rounds)))
+            if "peak" in parts:
+                peaks = await peak(bench, rounds)
+                summary["broker_ratio"] = round(statistics.median(peaks["broker"]), 4)
+                summary["relay_ratio"] = round(statistics.median(peaks["relay"]), 4)
+                summary["null_ratio"] = round(statistics.median(peaks["stock_again"]), 4)
+    return summary | {"load_1m": round(os.getloadavg()[0], 2)}
 
 
 async def raised(
@@ -250,6 +248,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="two rounds in place of eight")
     parser.add_argument("--rounds", type=int, help="forth and back, so often (8)")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--out", type=Path, help="raw rows, JSONL (a temporary file)")
     args = parser.parse_args()
     rounds = args.rounds or (2 if args.quick else 8)
@@ -261,7 +260,7 @@ def main() -> int:
     except OSError as error:
         raise UserError(f"--out {out} cannot be written: {error.strerror}") from None
     with file, tempfile.TemporaryDirectory() as folder:
-        summary = asyncio.run(measure(rounds, file, Path(folder)))
+        summary = asyncio.run(measure(rounds, file, Path(folder), args.parts))
     print(f"raw rows: {out}")
     print(json.dumps(summary))
     return 0
