@@ -50,7 +50,10 @@ class PoolReadings:
     served_per_s: Reading
     backlog: Reading
     """Requests that this pool has not served yet (decode: that wait for a seat)."""
+    oldest_s: Reading
+    """Age of the oldest request that it has not served, where somebody measures it."""
     queue_age_s: Reading
+    """That, else the wait that the backlog means by Little's law."""
     latency_s: Reading
     """Mean time of a prefill in its worker: what both pools' waits are measured by, since both are
     part of a TTFT."""
@@ -151,7 +154,7 @@ class DeploymentView:
             w.gauge(Signal.QUEUED, self._in_prefill), held, w.gauge(Signal.QUEUED, self._of_model)
         )
         backlog = self._or_idle(backlog)
-        age = first_known(w.gauge(Signal.EQ_AGE), _waited(backlog, served))
+        oldest = w.gauge(Signal.EQ_AGE)
         workers = self._count(Role.PREFILL)
         busy = self._rate(Signal.PASS_BUSY, keep)
         return PoolReadings(
@@ -160,7 +163,8 @@ class DeploymentView:
             arrived_per_s=started,
             served_per_s=served,
             backlog=backlog,
-            queue_age_s=age,
+            oldest_s=oldest,
+            queue_age_s=first_known(oldest, _waited(backlog, served)),
             latency_s=first_known(w.mean(Signal.WORKER_DURATION, keep), w.mean(Signal.EQ_PREFILLS)),
             utilisation=ratio(busy, Known(float(workers or 0))),
             served_by=self._served_by(Role.PREFILL),
@@ -189,6 +193,7 @@ class DeploymentView:
             ),
             served_per_s=served,
             backlog=waiting,
+            oldest_s=Unknown(Why.NEVER_SEEN),
             queue_age_s=_waited(waiting, served),
             latency_s=latency_s,
             utilisation=usage,
