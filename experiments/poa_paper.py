@@ -33,6 +33,7 @@ import argparse
 import csv
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -295,14 +296,19 @@ def experiments(args: argparse.Namespace) -> list[Row]:
 
         swept = [one(clients, 0.0, 1.0) for clients in grid]
         found = knee(swept)
-        below = max([c for c in grid if found is None or c < found], default=grid[0])
-        above = found or grid[-1]
+        below, above = sides(found, grid)
         print(f"knee: {found}; points at {below} (4a) and {above} (4b)")
         for clients in (below, above):
             for tau, omega in points:
                 if (tau, omega) != (0.0, 1.0):
                     one(clients, tau, omega)
     return rows
+
+
+def sides(at: int | None, grid: Sequence[int]) -> tuple[int, int]:
+    """C of experiments 4a and 4b: 64 and the knee, or around what there is."""
+    below = max([c for c in grid if c <= 64 and (at is None or c < at)], default=grid[0])
+    return below, at or grid[-1]
 
 
 def knee(swept: list[Row]) -> int | None:
@@ -321,14 +327,14 @@ def figures(rows: list[Row]) -> dict[str, Any]:
         mine = [row for row in rows if row.site == site.name]
         base = [row for row in mine if (row.tau, row.omega) == (0.0, 1.0)]
         at = knee(base)
-        below = max([row.clients for row in base if at is None or row.clients < at], default=None)
+        below, above = sides(at, [row.clients for row in base])
         found[site.name] = {
             "knee_clients": at,
             "realised": {str(row.clients): round(row.realised, 2) for row in base},
             "frozen": {str(row.clients): _rounded(row.frozen) for row in base},
             "binding": {str(row.clients): _rounded(row.binding) for row in base},
             "cv_below": spread([row for row in mine if row.clients == below]),
-            "cv_above": spread([row for row in mine if row.clients == at]),
+            "cv_above": spread([row for row in mine if row.clients == above]),
         }
     return found
 
