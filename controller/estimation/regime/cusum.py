@@ -40,13 +40,13 @@ class CusumParams:
 
     allowance: float = 0.02
     """Share of the arrivals that may be late without adding up (k)."""
-    transition_at: float = 11.0
+    transition_at: float = 9.0
     saturated_at: float = 40.0
     piled_share: float = 0.5
     """Share of the age threshold that must have piled up (c)."""
     least_piled: float = 6.0
     """Requests a worker that must have piled up: by Little two are a long wait at low rates."""
-    sure_at: float = 1.75
+    sure_at: float = 2.0
     """At so many times the threshold one sample is enough for a transition."""
     release: float = 0.5
     least_wait_s: float = 0.03
