@@ -49,6 +49,11 @@ class DynamoConfig(ConfigModel):
     file_kv: str | None = Field(
         default=None, description="folder of file discovery; default: inside the run folder"
     )
+    component_suffix: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]*$")] = Field(
+        default="",
+        description="behind the name of each component, so that deployments of several models "
+        "can share a namespace and a frontend (docs/models.md)",
+    )
     env: dict[str, str] = Field(
         default_factory=dict, description="extra environment of every launched process"
     )
@@ -154,6 +159,9 @@ class TollConfig(ConfigModel):
     )
     local_chunk_tokens: int = Field(
         default=0, ge=0, description="most prompt tokens of a local step; 0: the engine's budget"
+    )
+    least_chance: float = Field(
+        default=0.7, ge=0, le=1, description="a local prefill needs this chance to be in time"
     )
 
 
@@ -308,6 +316,9 @@ class EmulatedConfig(ConfigModel):
         default=True,
         description="false imitates the stock mocker, whose decode worker prefills for free",
     )
+    async_scheduling: bool = Field(
+        default=False, description="compose a step when the one before starts (vLLM's default)"
+    )
 
 
 class VllmConfig(ConfigModel):
@@ -394,19 +405,19 @@ class DeploymentConfig(ConfigModel):
     @property
     def prefill_endpoint(self) -> str:
         """Where prefill workers serve, `namespace.component.endpoint`."""
-        return f"{self.prefill_namespace}.prefill.generate"
+        return f"{self.prefill_namespace}.prefill{self.dynamo.component_suffix}.generate"
 
     @property
     def decode_endpoint(self) -> str:
         """Where decode workers serve."""
-        return f"{self.decode_namespace}.backend.generate"
+        return f"{self.decode_namespace}.backend{self.dynamo.component_suffix}.generate"
 
     @property
     def router_endpoint(self) -> str:
         """Where the router serves: a broker as the prefill component that the frontend looks
         for, a relay as a component of its own."""
         component = "relay" if self.router.attachment == "relay" else "prefill"
-        return f"{self.dynamo.namespace}.{component}.generate"
+        return f"{self.dynamo.namespace}.{component}{self.dynamo.component_suffix}.generate"
 
 
 def parse_deployment(text: str, source: str) -> DeploymentConfig:

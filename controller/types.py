@@ -25,6 +25,7 @@ BoolArray = NDArray[np.bool_]
 
 PlacementName = Literal[
     "toll",
+    "batch",
     "deflect",
     "ampd",
     "least_ttft",
@@ -130,6 +131,8 @@ class TollParams:
     """Share of the ITL limit that a step with a local chunk may take."""
     local_chunk_tokens: int = 0
     """Most prompt tokens of a local prefill in one step; 0: the engine's budget."""
+    least_chance: float = 0.7
+    """A local prefill is worth its place from this chance on to be in time."""
 
 
 @dataclass(frozen=True, slots=True)

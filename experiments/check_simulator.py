@@ -9,7 +9,12 @@ operator measurements and the constants of vllm_steps, which are the same for ev
 fitted to a run. Arrivals are the logged ones at the front end. Per run it prints TTFT, TPOT and
 latency, simulated against logged; --out writes both for every request as CSV. A minute a run, most
 of it the fit of the measurements. The last line is JSON with relative errors:
-{"runs": {name: {"ttft_mean": ..., "tpot_p95": ..., ...}}}.
+{"runs": {name: {"ttft_mean": ..., "tpot_p95": ..., ...}}, "compiled_s": {name: ...}}.
+
+The engine law is iterated step by step (vllm_replay): it alone knows when a busy engine takes a
+request in, from which the log counts, and data-parallel engines. A run of one engine goes through
+the compiled simulator too; `compiled_s` is the largest difference of any first or last token, in
+seconds.
 """
 
 from __future__ import annotations
@@ -30,9 +35,10 @@ from controller.costs.op_profiles import OpFit, fit_ops
 from controller.costs.tables import Floats
 from controller.errors import UserError
 from controller.runtime.operator_tables import read_op_tables
-from experiments.vllm_replay import replay
+from experiments.vllm_compiled import compiled_tokens
+from experiments.vllm_replay import engine_spec, replay
 from experiments.vllm_runs import Log, Run, architecture, operator_folder, read_run, run_folders
-from experiments.vllm_steps import OVERHEADS, engine_model
+from experiments.vllm_steps import OVERHEADS, EngineModel, engine_model
 
 METRICS: dict[str, Callable[[Log], Floats]] = {
     "ttft": lambda log: log.first_s - log.queued_s,
@@ -53,11 +59,24 @@ def operators(folder: Path) -> OpFit:
     return fit_ops(read_op_tables(folder))
 
 
+def model_of(run: Run, profiles: Path) -> EngineModel:
+    """The step times of a run's engines."""
+    ops = operators(operator_folder(profiles, run, run.tp))
+    return engine_model(run, architecture(run.model), ops, OVERHEADS)
+
+
 def simulate(run: Run, profiles: Path) -> Log:
     """The run with simulated stamps."""
-    ops = operators(operator_folder(profiles, run, run.tp))
-    model = engine_model(run, architecture(run.model), ops, OVERHEADS)
-    return replay(run, model, OVERHEADS.prefix_share)
+    return replay(run, model_of(run, profiles), OVERHEADS.prefix_share)
+
+
+def compiled_difference_s(run: Run, profiles: Path, simulated: Log) -> float:
+    """Largest difference of a token's time between the compiled simulator and the replay."""
+    model = model_of(run, profiles)
+    spec = engine_spec(run, model)
+    first_s, last_s = compiled_tokens(run.log, spec, model, OVERHEADS.prefix_share)
+    gaps = np.abs(first_s - simulated.first_s), np.abs(last_s - simulated.last_s)
+    return float(np.max(gaps))
 
 
 def summary(log: Log) -> dict[str, float]:
@@ -102,18 +121,24 @@ def write_requests(path: Path, logged: Log, simulated: Log) -> None:
         writer.writerows(zip(*columns.values(), strict=True))
 
 
-def check(folders: list[Path], profiles: Path, out: Path | None) -> dict[str, dict[str, float]]:
-    """Every run; prints as it goes. Errors by run."""
-    errors = {}
+def check(
+    folders: list[Path], profiles: Path, out: Path | None
+) -> dict[str, dict[str, float] | dict[str, dict[str, float]]]:
+    """Every run; prints as it goes. What the last line says."""
+    errors, compiled = {}, {}
     for folder in folders:
         run = read_run(folder)
         simulated = simulate(run, profiles)
-        print(table(run, simulated), "", sep="\n", flush=True)
+        print(table(run, simulated))
+        if run.dp == 1:
+            compiled[run.name] = compiled_difference_s(run, profiles, simulated)
+            print(f"compiled simulator: tokens within {compiled[run.name]:.1e} s of these")
+        print(flush=True)
         if out is not None:
             write_requests(out / f"{run.name}.csv", run.log, simulated)
         found = relative_errors(run.log, simulated)
         errors[run.name] = {name: round(error, 5) for name, error in found.items()}
-    return errors
+    return {"runs": errors, "compiled_s": compiled}
 
 
 def main() -> int:
@@ -127,11 +152,11 @@ def main() -> int:
         folders = run_folders(args.vllm_runs)
         if args.out is not None:
             args.out.mkdir(parents=True, exist_ok=True)
-        errors = check(folders, args.op_profiles, args.out)
+        summary = check(folders, args.op_profiles, args.out)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(json.dumps({"runs": errors}))
+    print(json.dumps(summary))
     return 0
 
 

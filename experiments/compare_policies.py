@@ -48,7 +48,7 @@ from experiments.policy_cells import AMPD, DEFAULT, Deployment, Rule
 from experiments.policy_statistics import bootstrap_ratio, r90
 
 TRAINING = (1001, 1002)
-FIRST_SEED = 1
+FIRST_SEED = 101
 AT = 0.6
 LOADS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0)
 QUICK_LOADS = (0.5, 1.0, 1.5, 2.0)

@@ -55,6 +55,23 @@ class Scene:
     make: Callable[[float, int], Workload]
     start_rate: float
     """Where the search for AMPD's 60 % begins."""
+    stretch: float = 1.0
+    """Warm-up, cohort and tail are this much longer: a tail must outlast a session."""
+
+    @property
+    def warm_s(self) -> float:
+        """Arrivals before that are not counted."""
+        return WARM_S * self.stretch
+
+    @property
+    def cohort(self) -> Cohort:
+        """The arrivals that are counted."""
+        return Cohort(self.warm_s, self.warm_s + COHORT_S * self.stretch)
+
+    @property
+    def end_s(self) -> float:
+        """Until then load goes on; who has not ended by then is a miss."""
+        return _span_s(self.stretch)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -92,6 +109,7 @@ PLACEMENTS = (
     "least_ttft",
     "deflect",
     "toll",
+    "batch",
 )
 ORDERINGS = (
     "fifo",
@@ -119,7 +137,7 @@ PUBLISHED = (
 """Each rule in its published form, and the plain baselines."""
 DEPLOYMENTS = tuple(Deployment(p, b) for p in (1, 2, 3) for b in (512, 2048))
 _STOCK = ("kv_cost", "conditional", "round_robin")
-_LOCAL_CHUNK = {"toll": 256}
+_LOCAL_CHUNK = {"toll": 256, "batch": 256}
 
 
 def all_rules() -> tuple[Rule, ...]:
@@ -174,16 +192,14 @@ def run_cell(
 ) -> tuple[SimSummary, float]:
     """(summary of the cohort, slope of the backlog in requests a second)."""
     workload = scene.make(rate, seed)
-    end_s = WARM_S + COHORT_S + TAIL_S
     spec = cluster(deployment)
-    result = simulate(workload, spec, options(rule, scene.slo, seed, end_s, **changes))
-    summary = summarize(result, spec, Cohort(WARM_S, WARM_S + COHORT_S))
-    return summary, backlog_slope(result)
+    result = simulate(workload, spec, options(rule, scene.slo, seed, scene.end_s, **changes))
+    return summarize(result, spec, scene.cohort), backlog_slope(result, scene.cohort)
 
 
-def backlog_slope(result: SimResult) -> float:
+def backlog_slope(result: SimResult, cohort: Cohort) -> float:
     """Requests without a first token, over the cohort's time: slope of a straight line."""
-    at_s = np.arange(WARM_S, WARM_S + COHORT_S, 1.0)
+    at_s = np.arange(cohort.start_s, cohort.end_s, 1.0)
     arrived = np.sort(result.arrival_s[~np.isnan(result.arrival_s)])
     over = np.where(np.isnan(result.first_token_s), result.finish_s, result.first_token_s)
     over = np.sort(over[~np.isnan(over)])
@@ -191,17 +207,18 @@ def backlog_slope(result: SimResult) -> float:
     return float(np.polyfit(at_s, waiting, 1)[0])
 
 
-def _span_s() -> float:
-    return WARM_S + COHORT_S + TAIL_S
+def _span_s(stretch: float = 1.0) -> float:
+    return (WARM_S + COHORT_S + TAIL_S) * stretch
 
 
-def agents(trace: AgentTrace, slo: Slo, start_rate: float) -> Scene:
+def agents(trace: AgentTrace, slo: Slo, start_rate: float, stretch: float = 1.0) -> Scene:
     """One of AMPD's four traces, synthetic with its averages."""
     return Scene(
         trace.name.lower(),
         slo,
-        lambda rate, seed: agent_sessions(trace, rate, _span_s(), seed),
+        lambda rate, seed: agent_sessions(trace, rate, _span_s(stretch), seed),
         start_rate,
+        stretch,
     )
 
 
@@ -264,7 +281,7 @@ def scenes(mooncake: Path | None, azure: Path | None) -> list[Scene]:
         agents(AgentTrace.TOOLBENCH, medium, 4.0),
         agents(AgentTrace.HOTPOTQA, medium, 4.0),
         agents(AgentTrace.DUREADER, medium, 2.0),
-        agents(AgentTrace.GAIA, Slo(15_000.0, 60.0), 0.1),
+        agents(AgentTrace.GAIA, Slo(15_000.0, 60.0), 0.1, stretch=10.0),
     ]
     found.append(recorded("azure_code", azure, medium, 8.0) if azure else bursty_code(medium, 12.0))
     if mooncake:

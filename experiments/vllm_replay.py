@@ -74,9 +74,9 @@ class Group:
         self.end_s = now_s + duration_s
 
 
-def replay(run: Run, model: EngineModel, prefix_share: float) -> Log:
-    """The same requests with simulated stamps. Raises UserError for one that cannot fit."""
-    spec = EngineSpec(
+def engine_spec(run: Run, model: EngineModel) -> EngineSpec:
+    """The engine of a run, as vLLM started it."""
+    return EngineSpec(
         block_size=run.block_size,
         num_blocks=model.num_blocks,
         max_num_batched_tokens=run.max_num_batched_tokens,
@@ -85,7 +85,11 @@ def replay(run: Run, model: EngineModel, prefix_share: float) -> Log:
         async_scheduling=run.async_scheduling,
         reserve_prompt=True,
     )
-    costs = TableCost(model.tables)
+
+
+def replay(run: Run, model: EngineModel, prefix_share: float) -> Log:
+    """The same requests with simulated stamps. Raises UserError for one that cannot fit."""
+    spec, costs = engine_spec(run, model), TableCost(model.tables)
     ranks = [Rank(Engine(spec, costs), deque()) for _ in range(run.dp)]
     if model.together is not None:
         groups = [Group(ranks, model.together)]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from controller.costs import calls
-from controller.costs.tables import EMITTED, MAX_CHUNK, Floats, StepTables, pack
+from controller.costs.tables import EMITTED, MAX_CHUNK, VERIFIED, Floats, StepTables, pack
 from controller.costs.tables import scaled as scaled_tables
 
 
@@ -105,6 +105,11 @@ class TableCost:
     def max_chunk_tokens(self) -> int:
         """Prompt tokens in one step of a prefill that has the worker for itself."""
         return int(self.tables.options[MAX_CHUNK])
+
+    @property
+    def verified_tokens(self) -> int:
+        """Tokens that a decode step computes a sequence: the next one and drafts."""
+        return int(self.tables.options[VERIFIED])
 
     @property
     def tokens_per_step(self) -> float:

@@ -19,6 +19,13 @@ The law, each with what it follows in vLLM v1:
   tokens that are under way, so an arrival or a free seat waits one step more.
 - **Tokens.** The step that computes the last prompt token yields the first output token at its
   end, each later step one more, up to `max_output_tokens`; there is no end-of-sequence token.
+- **Speculative decoding.** A decode computes `verified_tokens` in a step (budget and, through the
+  cost tables, time) and gets `emitted_tokens` of them on average. Acceptance is at its mean: the
+  first s steps with decodes bring floor(s * mean) tokens to each, so of consecutive steps the same
+  number to all. Blocks are taken for the tokens that stay, not for drafts that will be rejected
+  (vLLM frees nothing of those either: the next step writes over them). Drafts past the last token
+  are computed and thrown away. (Leviathan et al. 2023, section 3.1, has the mean for an acceptance
+  rate; vLLM schedules 1 + num_speculative_tokens tokens a decode.)
 - **Time.** `costs.step_s(batch, context, chunk, chunk_pairs)` over the decodes, the KV tokens
   they hold at the start, the prompt tokens, and the sum of `chunk * (history + chunk/2)`. With
   `charge_prefill=False` the last two are 0 for the duration, not for the report.

@@ -12,20 +12,27 @@ from controller.engine.values import Step
 
 
 class Batch:
-    """The step being composed, then running. `budget` is what is left to hand out (tokens)."""
+    """The step being composed, then running. `budget` is what is left to hand out (tokens).
+
+    A decode takes `verified` tokens of it and gets `emitted` tokens out of the step.
+    """
 
     __slots__ = (
         "budget",
         "decode_kv_tokens",
         "decodes",
+        "emitted",
         "prefill_kv_tokens",
         "prefill_pairs",
         "prefill_tokens",
         "prefills",
+        "verified",
     )
 
-    def __init__(self, budget: int) -> None:
+    def __init__(self, budget: int, verified: int, emitted: int) -> None:
         self.budget = budget
+        self.verified = verified
+        self.emitted = emitted
         self.decodes: list[Sequence] = []
         self.decode_kv_tokens = 0
         self.prefills: list[tuple[Sequence, int]] = []
@@ -37,8 +44,8 @@ class Batch:
         return bool(self.decodes or self.prefills)
 
     def add_decode(self, seq: Sequence) -> None:
-        """One token on top of all that the request holds."""
-        self.budget -= 1
+        """The next tokens on top of all that the request holds."""
+        self.budget -= self.verified
         self.decodes.append(seq)
         self.decode_kv_tokens += seq.computed
 

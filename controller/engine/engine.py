@@ -56,8 +56,8 @@ class Engine:
     def add(self, request: EngineRequest, now_s: float) -> None:
         """Enqueue a request; a running step does not see it.
 
-        Raises RequestTooLarge if prompt and output cannot fit even alone. (The last token's own
-        KV is never needed, so `prompt + output - 1` tokens count.)
+        Raises RequestTooLarge if prompt and output cannot fit even alone
+        (`EngineSpec.most_tokens`).
         """
         request_id = request.request_id
         if request_id in self._live or request_id in self._leases:
@@ -167,7 +167,7 @@ class Engine:
         return batch.step(now_s, self._costs, self._spec.charge_prefill)
 
     def finish_step(self, now_s: float) -> list[Output]:
-        """End the running step: its tokens, at most one per request."""
+        """End the running step: the tokens of each request that got some."""
         if self._batch is None:
             raise RuntimeError("no step is running")
         batch, self._batch = self._batch, None
@@ -242,8 +242,10 @@ class Engine:
         blocks = self._kv.blocks_for(request.prompt_tokens)
         if len(request.contents) != blocks:
             raise ValueError(f"{name}: {len(request.contents)} contents for {blocks} blocks")
-        output = 1 if request.hold_kv else request.max_output_tokens
-        need = self._kv.blocks_for(request.prompt_tokens + output - 1)
+        tokens = request.prompt_tokens  # of a prefill leg
+        if not request.hold_kv:
+            tokens = self._spec.most_tokens(tokens, request.max_output_tokens)
+        need = self._kv.blocks_for(tokens)
         if need > self._spec.num_blocks:
             raise RequestTooLarge(
                 f"{name}: needs {need} KV blocks, the engine has {self._spec.num_blocks}"
@@ -252,27 +254,29 @@ class Engine:
     def _advance(self, batch: Batch) -> None:
         """Count as computed what the batch computes."""
         running = self._scheduler.running
+        if batch.decodes:
+            self._scheduler.steps += 1
         decodes = [s for s in batch.decodes if s.state is SequenceState.RUNNING]
-        running.advance(decodes)
-        for sequence in decodes:
-            sequence.in_flight = True
+        running.advance(decodes, batch.emitted)
         for sequence, tokens in batch.prefills:
             if sequence.state is SequenceState.RUNNING:
                 sequence.computed += tokens
                 if sequence.computed == sequence.target:
-                    running.start_decoding(sequence)
-                    sequence.in_flight = True
+                    sequence.in_flight = 1
+                    if sequence.needs_decodes:
+                        running.start_decoding(sequence)
 
     def _deliver(self, sequence: Sequence, now_s: float) -> Output:
-        """The next token of a request that has computed all it knows."""
-        sequence.in_flight = False
-        sequence.generated += 1
-        sequence.target += 1
+        """The next tokens of a request that has computed all it knows."""
+        tokens = min(sequence.in_flight, sequence.limit - sequence.generated)
+        sequence.in_flight = 0
+        sequence.generated += tokens
+        sequence.target += tokens
         finish = None
         if sequence.generated >= sequence.limit:
             finish = FinishReason.LENGTH
             self._finish(sequence, now_s)
-        return Output(sequence.request.request_id, 1, finish, sequence.cached_tokens or 0)
+        return Output(sequence.request.request_id, tokens, finish, sequence.cached_tokens or 0)
 
     def _finish(self, sequence: Sequence, now_s: float) -> None:
         request_id = sequence.request.request_id

@@ -29,16 +29,17 @@ class RunningSet:
         self.sequences.append(seq)
 
     def start_decoding(self, seq: Sequence) -> None:
-        """From now on it takes one token a step."""
+        """From now on it decodes."""
         seq.decoding = True
         self.decodes += 1
         self.decode_kv_tokens += seq.computed
 
-    def advance(self, decodes: list[Sequence]) -> None:
-        """One more token of each is computed."""
+    def advance(self, decodes: list[Sequence], tokens: int) -> None:
+        """So many more tokens of each are computed."""
         for seq in decodes:
-            seq.computed += 1
-        self.decode_kv_tokens += len(decodes)
+            seq.computed += tokens
+            seq.in_flight = tokens
+        self.decode_kv_tokens += tokens * len(decodes)
 
     def leave(self, seq: Sequence, state: SequenceState) -> None:
         """Leave the batch; `sweep` takes the record out of the list later."""

@@ -25,6 +25,7 @@ class Scheduler:
 
     __slots__ = (
         "_costs",
+        "_emission",
         "_kv",
         "_pulls",
         "_spec",
@@ -33,25 +34,30 @@ class Scheduler:
         "pulling",
         "query_tokens",
         "running",
+        "steps",
         "waiting",
     )
 
     def __init__(self, spec: EngineSpec, costs: CostModel, kv: KvManager) -> None:
         self._spec = spec
+        self._emission = spec.emission
         self._costs = costs
         self._kv = kv
         self._pulls: dict[str, Pull] = {}
         self.waiting = WaitingQueue()
         self.running = RunningSet()
         self.pulling = 0
+        self.steps = 0
+        """Steps begun that held decodes."""
         self.preemptions = 0
         self.hit_tokens = 0
         self.query_tokens = 0
 
     def compose(self) -> Batch:
         """The next step's batch; pulls that could start are left in `take_pulls`."""
-        batch = Batch(self._spec.max_num_batched_tokens)
-        if not self._spec.prefill_first:
+        spec = self._spec
+        batch = Batch(spec.max_num_batched_tokens, spec.verified_tokens, self._next_tokens())
+        if not spec.prefill_first:
             if self._continue_running(batch):
                 self._admit_waiting(batch)
             return batch
@@ -60,6 +66,11 @@ class Scheduler:
         if not batch:
             self._continue_running(batch, prefills=False)
         return batch
+
+    def _next_tokens(self) -> int:
+        """Tokens that the next step with decodes brings each of them."""
+        p, q = self._emission
+        return (self.steps + 1) * p // q - self.steps * p // q
 
     def take_pulls(self) -> list[Pull]:
         """Pulls admitted since the last call, without those cancelled meanwhile."""
@@ -99,10 +110,11 @@ class Scheduler:
         while index < len(running) and batch.budget > 0:
             seq = running[index]
             if seq.decoding and decodes and seq.needs_decodes:
-                if seq.computed == seq.capacity and not self._make_room(seq, 1):
+                room = seq.computed + batch.emitted <= seq.capacity
+                if not room and not self._make_room(seq, batch.emitted):
                     return False
                 batch.add_decode(seq)
-            elif not seq.decoding and prefills:
+            elif seq.prefills and prefills:
                 tokens = seq.chunk(seq.computed, batch.budget)
                 if not self._make_room(seq, tokens):
                     return False

@@ -59,8 +59,8 @@ class Sequence:
         """Tokens to generate."""
         self.generated = 0
         """Tokens generated and delivered."""
-        self.in_flight = False
-        """The running step yields one more, and the next is composed on that."""
+        self.in_flight = 0
+        """Tokens that the running step yields; the next is composed on them."""
         self.target = request.prompt_tokens
         """Prompt and generated tokens: when all of them are computed, the next one is known."""
         self.computed = 0
@@ -77,7 +77,7 @@ class Sequence:
         self.cached_tokens: int | None = None
         """Prefix hits at the first admission; None before it."""
         self.decoding = False
-        """Takes one token a step: the prompt is computed, or pulled up to its last token."""
+        """The prompt is computed, or pulled up to its last token, and a token is left to get."""
         self.pull_pending = request.pull_kv
         self.read_pending = request.history_tokens
         """Leading tokens that are to be read, until they are there or were found here."""
@@ -88,6 +88,11 @@ class Sequence:
     def needs_decodes(self) -> bool:
         """Whether a token is left to compute that is not under way."""
         return self.generated + self.in_flight < self.limit
+
+    @property
+    def prefills(self) -> bool:
+        """Whether prompt tokens, or generated ones to recompute, are left."""
+        return not self.decoding and self.computed < self.target
 
     def chunk(self, history: int, budget: int) -> int:
         """Prompt tokens of its next step, on top of `history` computed ones."""
@@ -106,4 +111,4 @@ class Sequence:
         self.settled_blocks = 0
         self.registered_blocks = 0
         self.decoding = False
-        self.in_flight = False
+        self.in_flight = 0

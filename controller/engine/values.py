@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from fractions import Fraction
 
 
 class RequestTooLarge(ValueError):
@@ -20,6 +21,10 @@ class RequestTooLarge(ValueError):
 
 class DuplicateRequest(ValueError):
     """The request id is live, or its blocks are still pinned."""
+
+
+MOST_EMISSION_STEPS = 100
+"""Steps after which a fraction of a token a step has come round (`EngineSpec.emission`)."""
 
 
 class FinishReason(str, Enum):
@@ -61,17 +66,46 @@ class EngineSpec:
     arrives or frees a seat during a step counts in the step after the next."""
     reserve_prompt: bool = False
     """An admission needs free blocks for the whole prompt, not only for its first chunk."""
+    verified_tokens: int = 1
+    """Tokens that a decode computes in a step: the next one and the drafts that are verified with
+    it (vLLM: 1 + num_speculative_tokens). They count against the budget."""
+    emitted_tokens: float = 1.0
+    """Tokens that it gets out of a step, mean: 1 + accepted drafts."""
     cold_start_s: float = 0.0
     """From the start of its process until it serves (weights, graphs). The driver's to wait for."""
 
     def __post_init__(self) -> None:
-        for name in ("block_size", "num_blocks", "max_num_batched_tokens", "max_num_seqs"):
+        for name in (
+            "block_size",
+            "num_blocks",
+            "max_num_batched_tokens",
+            "max_num_seqs",
+            "verified_tokens",
+        ):
             if getattr(self, name) < 1:
                 raise ValueError(f"EngineSpec.{name} must be at least 1")
         if self.kv_lease_s < 0 or self.cold_start_s < 0:
             raise ValueError("EngineSpec.kv_lease_s and cold_start_s must be at least 0")
         if not 0 <= self.watermark_blocks < self.num_blocks:
             raise ValueError("EngineSpec.watermark_blocks must be below num_blocks")
+        if not 1 <= self.emitted_tokens <= self.verified_tokens:
+            raise ValueError("EngineSpec.emitted_tokens must be from 1 to verified_tokens")
+        if self.verified_tokens > self.max_num_batched_tokens:
+            raise ValueError("EngineSpec.verified_tokens must not exceed max_num_batched_tokens")
+
+    @property
+    def emission(self) -> tuple[int, int]:
+        """(p, q): the engine's first s decode steps bring s*p//q tokens to who is in all of them.
+
+        `emitted_tokens` as a fraction with q up to MOST_EMISSION_STEPS.
+        """
+        mean = Fraction(self.emitted_tokens).limit_denominator(MOST_EMISSION_STEPS)
+        return mean.numerator, mean.denominator
+
+    def most_tokens(self, prompt_tokens: int, output_tokens: int) -> int:
+        """KV tokens that a request comes to hold at most: all but the last, and drafts beyond."""
+        p, q = self.emission
+        return prompt_tokens + output_tokens - 1 + -(-p // q) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +159,8 @@ class Output:
     request_id: str
     """The request."""
     tokens: int
-    """Newly generated tokens: 1, or 0 with an error."""
+    """Newly generated tokens, all at the end of the step: 1, with speculative decoding also more;
+    0 with an error."""
     finish: FinishReason | None
     """None while it goes on."""
     cached_tokens: int
@@ -147,7 +182,7 @@ class Step:
     prefill_kv_tokens: int
     """KV tokens of history that the prefill chunks read."""
     decode_requests: int
-    """Requests that compute one token, among them decode legs right after their pull."""
+    """Requests that decode, among them decode legs right after their pull."""
     decode_kv_tokens: int
     """KV tokens those hold at the start of the step."""
 

@@ -39,6 +39,7 @@ class Placement(Protocol):
 
 _BUILDERS: dict[str, Callable[[TableCost, Slo, RoutingParams, Random], Placement]] = {
     "toll": lambda costs, slo, params, rng: Toll(costs, slo, params),
+    "batch": lambda costs, slo, params, rng: Toll(costs, slo, params),
     "deflect": lambda costs, slo, params, rng: Deflect(costs, slo, params),
     "ampd": Ampd,
     "least_ttft": lambda costs, slo, params, rng: LeastTtft(costs),

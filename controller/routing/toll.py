@@ -55,7 +55,7 @@ class Toll:
     def __post_init__(self) -> None:
         toll(np.zeros(1), np.zeros(1), 0.0, 0.0, 1.0)
         roomiest(np.zeros(1), np.zeros(1, np.int64))
-        entries.local_price(*self.costs.packed, *[1.0] * 12)
+        entries.local_price(*self.costs.packed, *[1.0] * 13)
         entries.handover_s(*self.costs.packed, 1, 1, 1, 1)
 
     def place(self, task: PrefillTask, view: ClusterView) -> Decision:
@@ -124,6 +124,7 @@ class Toll:
             view.now_s - task.arrival_s,
             slo.ttft_ms / 1e3,
             knobs.expected_error,
+            knobs.least_chance,
         )
         # What is bound there but waits elsewhere holds nothing yet.
         more = (decode.local_prefills.item(d) + 1) * task.prompt_tokens

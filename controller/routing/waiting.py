@@ -124,6 +124,17 @@ class WaitingPrefills:
         """A waiting task goes to another lane, whose worker computes `uncached` of its tokens."""
         books.move(self.tasks, self.lanes, lane, task, self.rule.kind, uncached, predicted_s, now_s)
 
+    def ask_next(self, lane: int, now_s: float) -> int:
+        """A task of a lane that is not expected in time and was not asked at this instant.
+
+        It is out of its queue: `move` puts it where it wants to be. -1: nobody is left.
+        """
+        return int(books.ask_next(self.tasks, self.lanes, lane, *self.rule, now_s))
+
+    def set_due(self, task: int, due_s: float) -> None:
+        """Another deadline, for a task that is in no queue."""
+        books.set_due(self.tasks, task, due_s)
+
     def fullest(self, rows: IntArray, but: int, now_s: float) -> int:
         """Of the lanes `rows` the one with most work in which something waits; -1: none."""
         return int(books.fullest(self.lanes, rows, but, now_s))

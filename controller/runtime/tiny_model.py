@@ -36,20 +36,25 @@ _CHAT_TEMPLATE = (
 )
 
 
+def is_tiny(name: str) -> bool:
+    """Whether a model is generated: `equilibrium/tiny` or `equilibrium/tiny-SOMETHING`."""
+    return name == TINY_MODEL or name.startswith(f"{TINY_MODEL}-")
+
+
 def visible_token_ids() -> tuple[int, ...]:
     """Ids of the space and the lower-case letters: what an emulated worker may emit."""
     return tuple((" " + string.ascii_lowercase).encode("ascii"))
 
 
-def ensure_tiny_model(hf_home: Path, *, weights: bool = False) -> str:
-    """Make `equilibrium/tiny` resolvable below `hf_home`; returns the model's name.
+def ensure_tiny_model(hf_home: Path, *, weights: bool = False, name: str = TINY_MODEL) -> str:
+    """Make `equilibrium/tiny`, or `name`, resolvable below `hf_home`; returns the model's name.
 
     `weights` adds seeded random ones (tiny_weights.py), which only a real engine needs.
 
     Idempotent, and atomic against other processes that do the same: the snapshot appears whole
     (one rename) before the reference that points at it.
     """
-    entry = hf_home / "hub" / f"models--{TINY_MODEL.replace('/', '--')}"
+    entry = hf_home / "hub" / f"models--{name.replace('/', '--')}"
     files = _files()
     revision = _revision(files | {"weights": str(weights)})
     snapshot = entry / "snapshots" / revision
@@ -58,7 +63,7 @@ def ensure_tiny_model(hf_home: Path, *, weights: bool = False) -> str:
     reference = entry / "refs" / "main"
     if not (reference.is_file() and reference.read_text(encoding="ascii") == revision):
         _replace_text(reference, revision)
-    return TINY_MODEL
+    return name
 
 
 def _publish_snapshot(entry: Path, snapshot: Path, files: dict[str, str], weights: bool) -> None:

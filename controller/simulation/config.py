@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from controller.config import (
     ConfigError,
@@ -36,6 +36,24 @@ DEFAULT_PROFILE = "dense70b_tp4"
 Share = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
+class SpeculationConfig(ConfigModel):
+    """Speculative decoding, a sequence and decode step."""
+
+    verified_tokens: PositiveInt = Field(description="tokens computed: 1 + drafts")
+    emitted_tokens: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(
+        description="tokens that stay, mean: 1 + accepted drafts"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> SpeculationConfig:
+        if self.emitted_tokens > self.verified_tokens:
+            raise ValueError(
+                f"emitted_tokens {self.emitted_tokens:g} is above verified_tokens "
+                f"{self.verified_tokens}"
+            )
+        return self
+
+
 class SimulatedEngine(ConfigModel):
     """One engine. What is left out is as the profile says, where the profile says it."""
 
@@ -52,6 +70,12 @@ class SimulatedEngine(ConfigModel):
     cold_start_s: Share = Field(default=0.0, description="from a join to serving")
     prefill_first: bool = Field(default=False, description="prompt steps pause the decodes")
     reserve_prompt: bool = Field(default=False, description="admit whole prompts only")
+    async_scheduling: bool = Field(
+        default=False, description="compose a step when the one before starts (vLLM's default)"
+    )
+    speculation: SpeculationConfig | None = Field(
+        default=None, description="speculative decoding; default: the profile's"
+    )
 
 
 class SimulatedGroup(ConfigModel):

@@ -14,7 +14,14 @@ import numpy as np
 
 from controller.config import EmulatedConfig
 from controller.costs.profile import Profile
-from controller.costs.tables import BANDWIDTH_BYTES_S, LATENCY_S, StepTables, scaled
+from controller.costs.tables import (
+    BANDWIDTH_BYTES_S,
+    EMITTED,
+    LATENCY_S,
+    VERIFIED,
+    StepTables,
+    scaled,
+)
 from controller.engine.values import EngineSpec
 from controller.simulation.cluster.events import ClusterEvent
 from controller.simulation.cluster.spec import ClusterSpec, SimOptions, SimulationError, Worker
@@ -39,8 +46,8 @@ def cluster_of(config: SimulationConfig, profiles: Mapping[str, Profile]) -> Clu
         workers: list[Worker] = []
         for group in groups:
             profile = profiles[group.emulated.profile or config.profile]
-            engines.append(_engine(group.emulated, profile, role))
             costs.append(_tables(group.emulated, profile, config.transfer))
+            engines.append(_engine(group.emulated, profile, role, costs[-1]))
             worker = Worker(len(engines) - 1, len(costs) - 1, group.present)
             workers += [worker] * group.workers
         pools.append(tuple(workers))
@@ -105,7 +112,7 @@ def assumptions(config: SimulationConfig, profiles: Mapping[str, Profile]) -> li
     ]
 
 
-def _engine(engine: SimulatedEngine, profile: Profile, role: str) -> EngineSpec:
+def _engine(engine: SimulatedEngine, profile: Profile, role: str, tables: StepTables) -> EngineSpec:
     known = profile.engine
     block_size = engine.block_size or known.block_size
     capacity = ASSUMED_KV_TOKENS
@@ -117,10 +124,16 @@ def _engine(engine: SimulatedEngine, profile: Profile, role: str) -> EngineSpec:
             f"{role}: watermark_blocks {engine.watermark_blocks} is not below num_blocks "
             f"{num_blocks}"
         )
+    budget = engine.max_num_batched_tokens or known.max_num_batched_tokens
+    verified = int(tables.options[VERIFIED])
+    if verified > budget:
+        raise SimulationError(
+            f"{role}: speculation verifies {verified} tokens, above max_num_batched_tokens {budget}"
+        )
     return EngineSpec(
         block_size=block_size,
         num_blocks=num_blocks,
-        max_num_batched_tokens=engine.max_num_batched_tokens or known.max_num_batched_tokens,
+        max_num_batched_tokens=budget,
         max_num_seqs=engine.max_num_seqs or known.max_num_seqs,
         prefix_cache=engine.prefix_cache,
         kv_lease_s=engine.kv_lease_s,
@@ -129,6 +142,9 @@ def _engine(engine: SimulatedEngine, profile: Profile, role: str) -> EngineSpec:
         cold_start_s=engine.cold_start_s,
         prefill_first=engine.prefill_first,
         reserve_prompt=engine.reserve_prompt,
+        async_scheduling=engine.async_scheduling,
+        verified_tokens=verified,
+        emitted_tokens=float(tables.options[EMITTED]),
     )
 
 
@@ -141,4 +157,8 @@ def _tables(engine: SimulatedEngine, profile: Profile, link: TransferConfig) -> 
         transfer[LATENCY_S] = link.latency_ms / 1e3
     if link.bandwidth_gb_s is not None:
         transfer[BANDWIDTH_BYTES_S] = link.bandwidth_gb_s * 1e9
-    return tables._replace(transfer=transfer)
+    options = np.array(tables.options)
+    if engine.speculation is not None:
+        options[VERIFIED] = engine.speculation.verified_tokens
+        options[EMITTED] = engine.speculation.emitted_tokens
+    return tables._replace(transfer=transfer, options=options)

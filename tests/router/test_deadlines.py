@@ -107,6 +107,28 @@ async def test_pinned_kv_whose_leg_never_came_is_swept_with_the_lease(unit_costs
     assert swept == 1
 
 
+async def test_a_worker_whose_kv_is_pinned_gets_no_more_until_there_is_room(unit_costs, tmp_path):
+    from test_router_core import FakePort
+
+    port = FakePort(w1=good, w2=good)
+    router = Harness(unit_costs, port, tmp_path, handover_s=30.0)
+    router.core.equip(1, 1000)
+
+    async def run(name, prompt):
+        async for _ in router.core.prefill({"token_ids": list(range(prompt))}, name, None):
+            pass
+
+    await run("r1", 700)
+    assert router.core.pinned.tokens(1) == 700
+    # By load alone it would be worker 1's turn each time: it is the first of two idle ones.
+    for number in range(2, 5):
+        await run(f"r{number}", 600)
+    assert [worker for worker, _ in port.sent] == [1, 2, 2, 2]
+    router.core.decode_begun("r1")
+    await run("r5", 600)
+    assert port.sent[-1][0] == 1
+
+
 async def test_the_prefill_charge_ends_with_its_first_chunk(unit_costs, tmp_path):
     more = asyncio.Event()
 

@@ -147,6 +147,24 @@ def test_unequal_workers_come_from_groups(capsys):
     assert (found["prefill_workers"], found["decode_workers"]) == (3, 2)
 
 
+def test_speculation_and_scheduling_ahead_are_settings_of_an_engine(tmp_path, capsys):
+    draft = "{verified_tokens: 4, emitted_tokens: 2.5}"
+    plain = report(capsys, *SMALL)
+    fast = report(capsys, *SMALL, "--set", f"decode.emulated.speculation={draft}")
+    out = ("--out", tmp_path / "out", "--chrome-trace", tmp_path / "trace.json")
+    both = report(
+        capsys,
+        *(*SMALL, *out, "--set", f"decode.emulated.speculation={draft}"),
+        *("--set", "decode.emulated.async_scheduling=true"),
+    )
+    assert plain["itl_ms"]["mean"] > 1.5 * fast["itl_ms"]["mean"]
+    assert both["served"] == fast["served"] == 60
+    # The first decode step of a stream waits for the one that was composed before it came.
+    assert both["admission_ms"]["mean"] > fast["admission_ms"]["mean"]
+    parts = ("queue_ms", "prefill_ms", "transfer_ms", "admission_ms")
+    assert both["ttft_ms"]["mean"] == pytest.approx(sum(both[name]["mean"] for name in parts))
+
+
 def test_a_cohort_leaves_out_what_begins_elsewhere(capsys):
     whole = report(capsys, "--trace", "calm_then_burst", "--quiet")
     calm = report(capsys, "--trace", "calm_then_burst", "--quiet", "--cohort", ":20")

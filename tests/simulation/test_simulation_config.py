@@ -8,6 +8,7 @@ import math
 import pytest
 
 from controller.config import ConfigError
+from controller.costs.tables import EMITTED, VERIFIED
 from controller.runtime.resources import Kind, read, read_profile, shipped
 from controller.simulation.cluster.events import ClusterEvent, EventKind
 from controller.simulation.cluster.spec import SimulationError
@@ -65,6 +66,32 @@ def test_engine_settings_come_from_the_profile_unless_the_file_says_otherwise():
     assert options_of(config).max_wait_s == math.inf
 
 
+def test_speculation_and_scheduling_ahead_reach_the_engine_and_its_step_times():
+    config = parsed(
+        "prefill: 1\n"
+        "decode: {emulated: {async_scheduling: true,\n"
+        "  speculation: {verified_tokens: 4, emitted_tokens: 2.5}}}\n"
+    )
+    found = cluster(config)
+    (plain, decode), tables = found.engines, found.costs[found.decode[0].costs]
+    assert (decode.async_scheduling, decode.emission) == (True, (5, 2))
+    assert (decode.verified_tokens, tables.options[VERIFIED], tables.options[EMITTED]) == (
+        4,
+        4,
+        2.5,
+    )
+    assert (plain.async_scheduling, plain.emission) == (False, (1, 1))
+
+
+def test_speculation_beyond_the_budget_is_refused():
+    config = parsed(
+        "decode: {emulated: {max_num_batched_tokens: 3,\n"
+        "  speculation: {verified_tokens: 4, emitted_tokens: 2}}}\n"
+    )
+    with pytest.raises(SimulationError, match="verifies 4 tokens, above max_num_batched_tokens 3"):
+        cluster(config)
+
+
 def test_events_number_workers_within_their_pool():
     config = parsed(
         "prefill: 2\ndecode: [{workers: 1}, {workers: 1, present: false}]\n"
@@ -96,6 +123,10 @@ def test_an_event_of_a_worker_that_is_not_there_is_refused():
         ("router: {ordering: {rule: fifo, reject: true}}", "reject needs a rule"),
         ("transfer: {mode: magic}", "transfer.mode"),
         ("decode: {workers: 0}", "no decode worker"),
+        (
+            "decode: {emulated: {speculation: {verified_tokens: 2, emitted_tokens: 3}}}",
+            "emitted_tokens 3 is above verified_tokens 2",
+        ),
         ("decode: [{workrs: 1}]", "did you mean 'workers'"),
     ],
 )

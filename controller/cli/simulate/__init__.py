@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import argparse
-import os
 
+from controller.cli.quick_start import quick_start
 from controller.cli.simulate.arguments import configure
 
 __all__ = ["HELP", "configure", "run"]
@@ -15,9 +15,8 @@ HELP = "serve a trace on a simulated cluster"
 
 def run(args: argparse.Namespace) -> int:
     """Simulate every seed, print, write; 0 whatever became of the requests."""
-    # Small problems only: BLAS threads would wait for each other. Read when numpy is imported.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from controller.cli.simulate.command import simulate_all
+    with quick_start():
+        from controller.cli.simulate.command import simulate_all
 
-    simulate_all(args)
+        simulate_all(args)
     return 0

@@ -15,6 +15,7 @@ from controller.costs.compiled import compiled
 from controller.routing.kernels import choice, forecast, lanes
 from controller.routing.kernels.estimates import queue_s
 from controller.routing.kernels.orderings import Ordering
+from controller.routing.kernels.revision import doubtful
 from controller.types import FloatArray, IntArray
 
 
@@ -35,6 +36,7 @@ def describe(tasks: Any, i: int, arrival_s: float, uncached: int, urgency: int) 
     task.arrival_s, task.uncached, task.urgency = arrival_s, uncached, urgency
     task.postponed = task.late = task.kept = task.flies = 0
     task.lane = task.next = task.prev = -1
+    task.asked_s = -np.inf
 
 
 @compiled
@@ -51,7 +53,7 @@ def join(
 ) -> None:
     task, row = tasks[i], rows[lane]
     task.predicted_s, task.due_s, task.lane = predicted_s, due_s, lane
-    task.joined_s, task.queued_s = now_s, now_s - jump_s
+    task.joined_s, task.queued_s, task.asked_s = now_s, now_s - jump_s, now_s
     lanes.join(tasks, row, i, kind)
     row.wait_s += predicted_s
     row.wait_tokens += task.uncached
@@ -261,6 +263,32 @@ def move(
     lanes.join(tasks, row, i, kind)
     row.wait_s += predicted_s
     row.wait_tokens += uncached
+
+
+@compiled
+def ask_next(
+    tasks: Any,
+    rows: Any,
+    lane: int,
+    kind: int,
+    window: int,
+    late_share: float,
+    max_wait_s: float,
+    cap: int,
+    now_s: float,
+) -> int:
+    """Who of a lane chooses again next at this instant, out of its queue for that; -1: nobody."""
+    rule = Ordering(kind, window, late_share, max_wait_s, cap)
+    i = doubtful(tasks, rows[lane], rule, now_s + flown_s(rows[lane], now_s), now_s)
+    if i >= 0:
+        tasks[i].asked_s = now_s
+        leave(tasks, rows, i, now_s)
+    return i
+
+
+@compiled
+def set_due(tasks: Any, i: int, due_s: float) -> None:
+    tasks[i].due_s = due_s
 
 
 @compiled

@@ -52,6 +52,7 @@ def local_price(
     waited_s: float,
     limit_s: float,
     cv: float,
+    least_chance: float,
 ) -> tuple[float, float, float, float]:
     """`toll.local_price` with the engine's step budget; `most_chunk` 0: that budget."""
     tables = unpack(data, bounds)
@@ -70,6 +71,7 @@ def local_price(
         waited_s,
         limit_s,
         cv,
+        least_chance,
         1.0,
     )
 

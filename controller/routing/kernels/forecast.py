@@ -51,7 +51,7 @@ def expected_on_time(
     i = lane.queue_head
     while i >= 0:
         own_s = items[i].predicted_s * pace
-        if _is_kept(items[i], rule.kind, done_s + own_s):
+        if is_kept(items[i], rule.kind, done_s + own_s):
             done_s += own_s
             variance += (cv * own_s) ** 2
             odds = chance(items[i].due_s - done_s, variance)
@@ -67,7 +67,7 @@ def expected_on_time(
 
 
 @compiled
-def _is_kept(task: Any, kind: int, end_s: float) -> bool:
+def is_kept(task: Any, kind: int, end_s: float) -> bool:
     if kind == MOORE_HODGSON:
         return bool(task.kept)
     return bool(not sorts_out(kind) or end_s <= task.due_s)

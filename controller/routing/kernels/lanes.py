@@ -21,6 +21,7 @@ TASK_FIELDS = (
     ("uncached", "i4"),  # prompt tokens to compute
     ("postponed", "i4"),  # how often it was put back or passed
     ("late", "i4"),  # it is in the late list
+    ("asked_s", "f8"),  # when it last chose anew (revision.py)
     ("kept", "i4"),  # scratch of Moore-Hodgson
 )
 LANE_FIELDS = (

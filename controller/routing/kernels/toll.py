@@ -6,7 +6,12 @@ price of a queue (forecast.py), the times (controller.costs).
 
 price(remote i) = 1 - change of queue i's expected on-time count
 price(local)    = own expected TTFT miss; only where a step with the chunk stays within a share of
-                  the ITL limit, so that neither a mean nor a single gap is pushed over it
+                  the ITL limit, so that neither a mean nor a single gap is pushed over it, and
+                  only with a fair chance to be in time
+
+That chance is what stands for those who come later. A place beside decodes is taken until the
+prefill ends; a prompt that would be late anyway gains nothing by it, and the next ones, that would
+have been in time there, lose. Among late work at a prefill worker it costs nobody anything.
 
 In the words of games: on a frozen batch (these tasks wait, nobody else comes, predictions as they
 are) the price of a place is what total expected attainment loses by this task's being there, its
@@ -78,13 +83,15 @@ def local_price(
     waited_s: float,
     limit_s: float,
     cv: float,
+    least_chance: float,
     error: float,
 ) -> tuple[float, float, float, float]:
-    """(expected misses, TTFT, chunk, predicted time) of a local prefill; TTFT NaN: not bearable.
+    """(expected misses, TTFT, chunk, predicted time) of a local prefill; TTFT NaN: not to be had.
 
     `chunk` is the largest one to try; `itl_limit_s` the longest step that the batch shall see;
     `behind_s` the local prefills before it; `waited_s` its age; `limit_s` its TTFT limit; `error`
-    multiplies predicted times (1 but in simulations).
+    multiplies predicted times (1 but in simulations). Below `least_chance` of being in time it is
+    not worth the place.
     """
     chunk = bearable_chunk(t, batch, context, prompt, beside, chunk, budget, itl_limit_s / error)
     if chunk == 0.0:
@@ -94,6 +101,8 @@ def local_price(
     )
     ttft_s = behind_s + own_s + waited_s
     odds = chance(limit_s - ttft_s, cv * cv * (own_s * own_s + behind_s * behind_s))
+    if odds < least_chance:
+        return 1.0, math.nan, 0.0, 0.0
     return 1.0 - odds, ttft_s, chunk, own_s
 
 

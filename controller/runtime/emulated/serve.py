@@ -7,11 +7,11 @@ import asyncio
 import json
 import logging
 import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
 from controller.config import DeploymentConfig, EmulatedConfig
+from controller.costs.model import TableCost
 from controller.engine import CacheEvent, EngineSpec
 from controller.runtime.clock import Clock
 from controller.runtime.dynamo_io import make_runtime
@@ -21,6 +21,7 @@ from controller.runtime.emulated.side_channel import Peer, SideChannelClient, Si
 from controller.runtime.emulated.worker import EmulatedWorker, StepRecord
 from controller.runtime.resources import read_profile
 from controller.runtime.router.handover import CHUNK_SCHEDULE
+from controller.runtime.stop_signals import on_stop_signals
 from controller.runtime.tiny_model import MAX_CONTEXT_TOKENS, visible_token_ids
 
 logger = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ logger = logging.getLogger(__name__)
 _DRAIN_LIMIT_S = 3.0
 
 
-def engine_spec(config: EmulatedConfig, role: str) -> EngineSpec:
+def engine_spec(config: EmulatedConfig, role: str, costs: TableCost) -> EngineSpec:
     """The engine of a pool; only a decode worker may be told to prefill for free."""
     return EngineSpec(
         block_size=config.block_size,
@@ -38,6 +39,9 @@ def engine_spec(config: EmulatedConfig, role: str) -> EngineSpec:
         prefix_cache=config.prefix_cache,
         kv_lease_s=config.kv_lease_s,
         charge_prefill=config.charge_local_prefill or role == "prefill",
+        async_scheduling=config.async_scheduling,
+        verified_tokens=costs.verified_tokens,
+        emitted_tokens=costs.tokens_per_step,
     )
 
 
@@ -125,7 +129,7 @@ class EmulatedService:
         costs = read_profile(emulated.profile).cost_model(emulated.slowdown)
         return EmulatedWorker(
             engine_id=f"{self._name}-{self.instance_id:x}",
-            spec=engine_spec(emulated, self._role),
+            spec=engine_spec(emulated, self._role, costs),
             costs=costs,
             clock=Clock(self._config.time_scale),
             channel=client,
@@ -174,18 +178,16 @@ async def serve_workers(
 ) -> None:
     """Serve `count` workers of a role, named from `index` on, until SIGTERM or SIGINT."""
     services = [EmulatedService(config, role, f"{role}-{index + i}", run_dir) for i in range(count)]
-    loop = asyncio.get_running_loop()
 
     def stop() -> None:
         for service in services:
             service.shutdown()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
     channel, client = SideChannelServer(), SideChannelClient()
     peer = await channel.start()
     try:
-        await asyncio.gather(*(service.serve(channel, client, peer) for service in services))
+        with on_stop_signals(stop):
+            await asyncio.gather(*(service.serve(channel, client, peer) for service in services))
     finally:
         client.close()
         channel.close()

@@ -141,7 +141,7 @@ class Deployment:
             home = environment.tiny_model_home(self.config, folder.path)
             if home is not None:
                 real = "vllm" in (self.config.prefill.engine, self.config.decode.engine)
-                ensure_tiny_model(home, weights=real)
+                ensure_tiny_model(home, weights=real, name=self.config.model)
             if self.config.dynamo.discovery_backend == "file":
                 discovery = environment.discovery_folder(self.config, folder.path)
                 discovery.mkdir(parents=True, exist_ok=True)

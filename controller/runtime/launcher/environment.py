@@ -13,7 +13,7 @@ from pathlib import Path
 
 import controller
 from controller.config import DeploymentConfig
-from controller.runtime.tiny_model import TINY_MODEL
+from controller.runtime.tiny_model import is_tiny
 
 # Inherited from the operator's shell these would break the plan: the first two change which
 # namespace a process sees or registers in, the last would bind one port in every worker.
@@ -85,7 +85,7 @@ def model_access(config: DeploymentConfig, run_dir: Path) -> dict[str, str]:
 
 def tiny_model_home(config: DeploymentConfig, run_dir: Path) -> Path | None:
     """The HF_HOME into which the tiny model is generated; None for every other model."""
-    if config.model != TINY_MODEL:
+    if not is_tiny(config.model):
         return None
     return Path(config.dynamo.env.get("HF_HOME") or run_dir / "hf").expanduser().absolute()
 

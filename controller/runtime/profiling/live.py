@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from controller.runtime.clock import Clock
 from controller.runtime.dynamo_io import make_runtime
 from controller.runtime.forward_passes import ForwardPasses
 from controller.runtime.profiling.target import LiveTarget
+from controller.runtime.stop_signals import on_stop_signals
 
 _TICK_S = 0.25
 
@@ -131,22 +131,10 @@ async def _wait(stop: asyncio.Event, seconds: float) -> None:
 
 @contextmanager
 def asked_to_stop() -> Iterator[asyncio.Event]:
-    """Set by SIGINT or SIGTERM inside the block.
-
-    Not loop.add_signal_handler: asyncio learns of those through the pipe by which other threads
-    wake the loop, and while a fit runs a few hundred passes fill it. The signal would be lost.
-    """
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
-
-    def asked(number: int, frame: object) -> None:
-        loop.call_soon_threadsafe(stop.set)
-
-    before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    """Set by SIGINT or SIGTERM inside the block."""
+    stop = asyncio.Event()
+    with on_stop_signals(stop.set):
         yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from controller.runtime.replicas.asks import Asked, Given
 from controller.runtime.replicas.links import Dialer, Link
 from controller.runtime.replicas.redis_store import Addresses, RedisStore
 from controller.runtime.replicas.sessions import Sessions
-from controller.runtime.replicas.wire import Ask, Done, Granted, Hello, Message, Refused
+from controller.runtime.replicas.wire import WIRE, Ask, Done, Granted, Hello, Message, Refused
 from controller.runtime.router.queues import PrefillQueues
 from controller.runtime.router.tickets import Ticket
 
@@ -176,7 +176,7 @@ class ReplicaGroup:
         """One of the others asks, or gives up."""
         if isinstance(message, Hello):
             link.peer = message.replica
-            link.send(Hello(self.name))
+            link.send(Hello(self.name, WIRE))
         elif isinstance(message, Ask):
             self._given[link].ask(message)
         elif isinstance(message, Done):

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 from typing import cast
 
-from controller.runtime.replicas.wire import Frames, Hello, Message, frame
+from controller.runtime.replicas.wire import WIRE, Frames, Hello, Message, frame
 
 logger = logging.getLogger(__name__)
 
@@ -56,9 +56,23 @@ class Link(asyncio.Protocol):
             self.close()
             return
         for message in messages:
-            if isinstance(message, Hello):
-                self.greeted = True
+            if isinstance(message, Hello) and not self._greet(message):
+                return
             self._heard(self, message)
+
+    def _greet(self, hello: Hello) -> bool:
+        """Old and new routers at once, during an update, would misread each other."""
+        if hello.wire != WIRE:
+            logger.error(
+                "replicas.version_skew peer=%s theirs=%d ours=%d: no queues are shared with it",
+                hello.replica,
+                hello.wire,
+                WIRE,
+            )
+            self.close()
+            return False
+        self.greeted = True
+        return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -139,7 +153,7 @@ class Dialer:
     async def _keep(self, link: Link, down: asyncio.Future[None]) -> None:
         """Until it is down; a peer counts as there once it has answered our greeting."""
         up = False
-        link.send(Hello(self._ourselves))
+        link.send(Hello(self._ourselves, WIRE))
         while not down.done():
             await asyncio.wait({down}, timeout=_SIGN_S if up else _LEAST_PAUSE_S)
             if link.silent_s() > _SILENCE_S:
@@ -149,4 +163,4 @@ class Dialer:
                 up = True
                 self._changed(self._replica, link)
             if up:
-                link.send(Hello(self._ourselves))
+                link.send(Hello(self._ourselves, WIRE))

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import msgspec
 
+WIRE = 1
+"""Version of what is said here: raise it with every change that an older router misreads."""
 MOST_BYTES = 1 << 20
 """No message of ours is nearly as long; a longer one is not ours."""
 
@@ -60,6 +62,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Who asks; first on every link, and then now and then as a sign of life."""
 
     replica: str
+    wire: int = 0
 
 
 Message = Ask | Granted | Refused | Done | Hello

@@ -9,11 +9,11 @@ request is answered (broker.py, relay.py).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import math
 import secrets
-import signal
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -54,6 +54,7 @@ from controller.runtime.router.ports import (
 from controller.runtime.router.queues import PrefillQueues, QueueOptions
 from controller.runtime.router.records import unix_now
 from controller.runtime.router.router_metrics import RouterMetrics
+from controller.runtime.stop_signals import on_stop_signals
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +104,10 @@ class RouterProcess:
             router.window_s,
             _ordering(router.ordering),
             QueueOptions(
-                router.ordering.reject, router.late_binding, config.slo.weights_of_tenants()
+                reject=router.ordering.reject,
+                late_binding=router.late_binding,
+                revise=router.policy == "batch",
+                weights=config.slo.weights_of_tenants(),
             ),
         )
         self._closing: list[Callable[[], Any]] = []
@@ -121,9 +125,9 @@ class RouterProcess:
         """
         config = self.config
         runtime = make_runtime(config.dynamo)
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, runtime.shutdown)
+        stopping = contextlib.ExitStack()
+        stopping.enter_context(on_stop_signals(runtime.shutdown))
+        self._closing.append(stopping.close)
         prefill = runtime.endpoint(config.prefill_endpoint)
         decode = runtime.endpoint(config.decode_endpoint)
         decode_client = await decode.client()
@@ -275,6 +279,7 @@ class RouterProcess:
             ids = set(map(worker_of, port.live()))
             for worker_id, facts in prefill_cards.facts(sorted(ids - known)).items():
                 port.equip(worker_id, facts.ranks)
+                core.equip(worker_id, facts.kv_tokens)
                 known.add(worker_id)
             known &= ids
             self._queues.sync(port.live(), self.clock.now())

@@ -16,6 +16,9 @@ from controller.config import DeploymentConfig
 from controller.estimation.roster import ROUTER_MARK
 from controller.runtime.router.attachment import RouterProcess
 from controller.runtime.router.loras import Loras
+from controller.runtime.router.mirror import runtime_config
+
+_SIZES = ("total_kv_blocks", "max_num_seqs", "max_num_batched_tokens")
 
 
 class Broker:
@@ -53,14 +56,10 @@ class Broker:
 
 
 async def _register(endpoint: Any, model: str, block_size: int, card: dict[str, Any]) -> None:
-    from dynamo.llm import ModelInput, ModelRuntimeConfig, ModelType, WorkerType, register_model
+    from dynamo.llm import ModelInput, ModelType, WorkerType, register_model
 
-    runtime_config = ModelRuntimeConfig()
-    mirrored = card.get("runtime_config") or {}
-    for field in ("total_kv_blocks", "max_num_seqs", "max_num_batched_tokens"):
-        if mirrored.get(field) is not None:
-            setattr(runtime_config, field, mirrored[field])
-    runtime_config.set_engine_specific(ROUTER_MARK, json.dumps(True))
+    config = runtime_config(card, only=_SIZES)
+    config.set_engine_specific(ROUTER_MARK, json.dumps(True))
     await register_model(
         ModelInput.Tokens,
         ModelType.Prefill,
@@ -70,7 +69,7 @@ async def _register(endpoint: Any, model: str, block_size: int, card: dict[str, 
         worker_type=WorkerType.Prefill,
         needs=[[WorkerType.Decode]],
         kv_cache_block_size=block_size,
-        runtime_config=runtime_config,
+        runtime_config=config,
         ignore_weights=True,
         # Each name of the model needs a prefill worker of that name.
         model_aliases=card.get("aliases"),

@@ -15,8 +15,9 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,7 @@ from controller.runtime.router.records import RequestRecord, unix_now
 from controller.runtime.router.remote import RemotePrefills
 from controller.runtime.router.router_metrics import RouterMetrics
 from controller.runtime.router.sight import DecodeSide, Sight
+from controller.runtime.router.tickets import GoesLocalError
 from controller.types import ClusterView, Decision, DecisionReason, Place, PrefillTask
 
 logger = logging.getLogger(__name__)
@@ -79,6 +81,7 @@ class RouterCore:
         self._log = log
         self._shadow = shadow
         self.pinned = Pinned()
+        self._kv_tokens: dict[int, int] = {}
         self._remote = RemotePrefills(costs, settings, port, queues, self.pinned, clock, metrics)
         self._sessions = SessionHistories()
         self.open_requests = 0
@@ -178,14 +181,15 @@ class RouterCore:
             if decision.place is Place.LOCAL or decision.worker_id is None:
                 break
             try:
-                remote = self._remote.run(leg, view, cached)
+                again = partial(self._again, leg, cached, failed)
+                remote = self._remote.run(leg, view, cached, again)
                 async with contextlib.aclosing(remote) as chunks:
                     async for chunk in chunks:
                         record.outcome = "handed_over"
                         yield chunk
                 return
-            except asyncio.TimeoutError:
-                self._fall_back(record, DecisionReason.WAIT_LIMIT)
+            except (asyncio.TimeoutError, GoesLocalError) as error:
+                self._waited(record, error)
                 break
             except TooLateError as error:
                 record.outcome = "rejected"
@@ -203,6 +207,24 @@ class RouterCore:
                     await self._port.stock_done(task.request_id)
         record.outcome = "local"
         yield self._local(leg, record.decision or decision)
+
+    def _again(
+        self, leg: Leg, cached: dict[int, int], failed: set[int]
+    ) -> tuple[Decision, ClusterView]:
+        """What the rule says now of a prefill that waits; what ties it to a worker has tied it."""
+        leg = replace(leg, side=replace(leg.side, fresh=False))
+        # The queues are at work: they follow the live set another time.
+        known = [unit for unit in self._port.live() if self._queues.serves(unit)]
+        view = self._view_of(known, leg, cached, failed)
+        decision = decide(self._rule, leg.task, view)
+        leg.record.decided(decision, view)
+        leg.record.seal(self._costs)
+        return decision, view
+
+    def _waited(self, record: RequestRecord, error: Exception) -> None:
+        """Local, because it has waited long enough, or has chosen so meanwhile."""
+        if not isinstance(error, GoesLocalError):
+            self._fall_back(record, DecisionReason.WAIT_LIMIT)
 
     def _failed(self, record: RequestRecord, error: Exception, failed: set[int]) -> None:
         """Never again there; local, unless it can be placed once more."""
@@ -243,8 +265,12 @@ class RouterCore:
 
     def _view(self, leg: Leg, cached: dict[int, int], failed: set[int]) -> ClusterView:
         live = self._port.live()
-        now_s = self._clock.now()
-        self._queues.sync(live, now_s)
+        self._queues.sync(live, self._clock.now())
+        return self._view_of(live, leg, cached, failed)
+
+    def _view_of(
+        self, live: Iterable[int], leg: Leg, cached: dict[int, int], failed: set[int]
+    ) -> ClusterView:
         ids = self._remote.usable(live)
         only = leg.only
         if only is not None or failed:
@@ -253,7 +279,23 @@ class RouterCore:
                 for unit in ids
                 if unit not in failed and (only is None or worker_of(unit) in only)
             )
-        return self._sight.view(leg.task, leg.side, ids, cached, now_s)
+        if len(self.pinned):
+            ids = self._with_room(ids, leg.task.prompt_tokens)
+        return self._sight.view(leg.task, leg.side, ids, cached, self._clock.now())
+
+    def equip(self, worker_id: int, kv_tokens: int | None) -> None:
+        """KV tokens that a prefill worker has room for, a rank; None: unknown."""
+        if kv_tokens is not None:
+            self._kv_tokens[worker_id] = kv_tokens
+
+    def _with_room(self, ids: tuple[int, ...], prompt_tokens: int) -> tuple[int, ...]:
+        """Those whose pinned KV leaves room for a prompt: elsewhere it would wait for a lease."""
+
+        def has_room(unit_id: int) -> bool:
+            room = self._kv_tokens.get(worker_of(unit_id))
+            return room is None or self.pinned.tokens(unit_id) + prompt_tokens <= room
+
+        return tuple(filter(has_room, ids)) or ids
 
     def _local(self, leg: Leg, decision: Decision) -> dict[str, Any]:
         """Book a local prefill; the answer that asks for it."""

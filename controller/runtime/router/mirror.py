@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -84,19 +85,21 @@ def surfaces(card: dict[str, Any]) -> Any:
     return whole
 
 
-def runtime_config(card: dict[str, Any]) -> Any:
-    """The card's runtime configuration, without what describes one worker."""
+def runtime_config(card: dict[str, Any], only: Collection[str] | None = None) -> Any:
+    """The card's runtime configuration, without what describes one worker; `only` these fields."""
     from dynamo.llm import ModelRuntimeConfig
 
     mirrored = ModelRuntimeConfig()
     theirs = card.get("runtime_config") or {}
     for name, value in theirs.items():
-        if name in _OF_ONE_WORKER or value is None:
+        if name in _OF_ONE_WORKER or value is None or (only is not None and name not in only):
             continue
         if hasattr(mirrored, f"set_{name}"):  # the structural tags have setters only
             getattr(mirrored, f"set_{name}")(value)
         elif name != "runtime_data" and hasattr(ModelRuntimeConfig, name):
             setattr(mirrored, name, value)
+    if only is not None:
+        return mirrored
     for name, value in (theirs.get("runtime_data") or {}).items():
         mirrored.set_engine_specific(name, json.dumps(value))
     mirrored.set_engine_specific(ROUTER_MARK, json.dumps(True))

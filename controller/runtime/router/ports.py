@@ -231,11 +231,16 @@ def engine_facts(card: dict[str, Any]) -> EngineFacts:
     """What the router needs to know of an engine, from its model card."""
     runtime = card.get("runtime_config") or {}
     blocks, size = runtime.get("total_kv_blocks"), card.get("kv_cache_block_size")
+    kv_tokens = int(blocks) * int(size) if blocks and size else None
+    budget_tokens = runtime.get("max_num_batched_tokens")
+    if kv_tokens is not None and budget_tokens is not None and budget_tokens >= kv_tokens:
+        # SGLang's default, say: no step computes its whole cache, so nobody has set it.
+        budget_tokens = None
     data = runtime.get("runtime_data") or {}
     first = int(runtime.get("data_parallel_start_rank") or 0)
     return EngineFacts(
-        kv_tokens=int(blocks) * int(size) if blocks and size else None,
-        budget_tokens=runtime.get("max_num_batched_tokens"),
+        kv_tokens=kv_tokens,
+        budget_tokens=budget_tokens,
         chunked=bool(data.get(CHUNK_SCHEDULE)),
         ranks=range(first, first + int(runtime.get("data_parallel_size") or 1)),
     )

@@ -127,7 +127,7 @@ class PrefillLegs:
                 if life.stopped.done():
                     return None
         finally:
-            self._spawn(self._finish(None if taken else first, chunks, request))
+            self._spawn(self._finish(None if taken else first, chunks, request, life.request_id))
 
     def _answer_by_s(self, life: Life) -> float:
         """When a prefill must be answered: counted from what the client heard last."""
@@ -142,6 +142,7 @@ class PrefillLegs:
         unwanted: asyncio.Future[dict[str, Any]] | None,
         chunks: AsyncGenerator[dict[str, Any], None],
         request: dict[str, Any],
+        request_id: str,
     ) -> None:
         """Read a prefill to its end; an answer that nobody waits for is given up, or released."""
         if unwanted is not None:
@@ -151,6 +152,8 @@ class PrefillLegs:
         with contextlib.suppress(Exception):
             async for _ in chunks:
                 pass
+        if unwanted is not None:
+            self._core.decode_begun(request_id)  # it will not: nothing is kept for it
 
     async def _release(self, request: dict[str, Any], chunk: dict[str, Any]) -> None:
         try:

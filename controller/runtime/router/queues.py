@@ -10,7 +10,7 @@ first (controller.routing.waiting with the rule in force), sending, placing, the
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,7 +20,9 @@ from controller.routing.kernels.orderings import FIFO, Ordering
 from controller.routing.replica_state import LaneState, TaskState
 from controller.routing.waiting import WaitingPrefills
 from controller.runtime.router.pool_view import lane_state, mirror, pool_view
+from controller.runtime.router.revision import revise
 from controller.runtime.router.tickets import (
+    Again,
     Alone,
     Lane,
     QueueOwners,
@@ -48,6 +50,8 @@ class QueueOptions:
     aside can tell."""
     late_binding: bool = True
     """A worker that has become free takes over what waits longest elsewhere."""
+    revise: bool = False
+    """What waits and is not expected in time chooses again (placement `batch`)."""
     weights: Mapping[str, float] = field(default_factory=dict)
     """Shares of tenants in first-come queues; empty: nobody is told apart."""
 
@@ -77,7 +81,7 @@ class PrefillQueues:
         self._owners: QueueOwners = Alone()
         self.block_size = block_size
         self.moves = 0
-        """Prefills that late binding has moved so far."""
+        """Prefills that late binding or revision has moved so far."""
         self.compile()
 
     @property
@@ -96,6 +100,8 @@ class PrefillQueues:
         self._waiting.oldest_age_s(now_s)
         self._waiting.forecasts(rows, np.ones(1), 1.0, now_s, 0.2)
         self._waiting.fullest(rows, other, now_s)
+        self._waiting.set_due(row, 1.0)
+        self._waiting.ask_next(other, now_s)
         self._waiting.move(other, row, 1, 1.0, now_s)
         self._waiting.state(other, now_s)
         _, ordered = self._waiting.look(other, now_s, 1)
@@ -163,6 +169,7 @@ class PrefillQueues:
         cached: Mapping[int, int] | None = None,
         terms: Terms | None = None,
         only: frozenset[int] | None = None,
+        again: Callable[[], Again | None] | None = None,
         asked_by: str | None = None,
     ) -> Ticket:
         """Join a worker's queue; `ticket.granted` resolves when the prefill may be sent.
@@ -177,7 +184,7 @@ class PrefillQueues:
             raise WorkerGoneError(f"worker {worker_id:x} left")
         came_s = now_s if arrival_s is None else arrival_s
         row = self._waiting.new_task(came_s, uncached_tokens, urgency)
-        told = due_s, urgency, jump_s, prompt_tokens, tenant, cached, terms, only, asked_by
+        told = due_s, urgency, jump_s, prompt_tokens, tenant, cached, terms, only, again, asked_by
         place = worker_id, row, now_s, uncached_tokens, predicted_s
         ticket = lane.tickets[row] = Ticket(*place, Wish(came_s, *told))
         if at_once:
@@ -190,9 +197,14 @@ class PrefillQueues:
         self._waiting.join(lane.number, row, predicted_s, due_s, now_s, jump_s)
         if lane.owner is None:
             self._pump(lane, now_s)
+            self._revise(now_s)
         else:
             self._owners.ask(lane.owner, ticket, now_s)
         return ticket
+
+    def _revise(self, now_s: float) -> None:
+        if self._options.revise:
+            self.moves += revise(self._waiting, self._lanes, now_s, self._pump)
 
     def _pump(self, lane: Lane, now_s: float) -> None:
         """Grant what the rule puts first while the bound allows."""
@@ -291,6 +303,7 @@ class PrefillQueues:
             return
         self._forget(lane, ticket, now_s)
         self._pump(lane, now_s)
+        self._revise(now_s)
         self._draw(ticket.worker_id, now_s)
 
     def sweep(self, now_s: float, longest_s: float) -> int:
@@ -371,6 +384,10 @@ class PrefillQueues:
             row = self._waiting.new_task(now_s, task.uncached, task.urgency)
             self._waiting.join(lane.number, row, task.predicted_s, np.inf, now_s)
             lane.mirrored.append(row)
+
+    def serves(self, unit_id: int) -> bool:
+        """Whether there is a queue for this worker."""
+        return unit_id in self._lanes
 
     def owner(self, unit_id: int) -> str | None:
         """The other replica that serves this queue; None: we do."""

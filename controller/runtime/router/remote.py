@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from controller.costs.model import TableCost
 from controller.routing.estimates import prefill_due_s
+from controller.routing.kernels.orderings import ALGORITHM_2
 from controller.routing.units import siblings, worker_of
 from controller.runtime.clock import Clock
 from controller.runtime.router.breaker import Breaker
@@ -28,8 +29,8 @@ from controller.runtime.router.leg import CoreSettings, Leg, PrefillFailedError
 from controller.runtime.router.prefill_port import PrefillPort
 from controller.runtime.router.queues import PrefillQueues
 from controller.runtime.router.router_metrics import RouterMetrics
-from controller.runtime.router.tickets import Ticket
-from controller.types import ClusterView
+from controller.runtime.router.tickets import Again, Ticket
+from controller.types import ClusterView, Decision, Place
 
 
 class RemotePrefills:
@@ -60,10 +61,16 @@ class RemotePrefills:
         return self._breaker.usable(units, self._clock.wall_now())
 
     async def run(
-        self, leg: Leg, view: ClusterView, cached: Mapping[int, int]
+        self,
+        leg: Leg,
+        view: ClusterView,
+        cached: Mapping[int, int],
+        again: Callable[[], tuple[Decision, ClusterView]],
     ) -> AsyncGenerator[dict[str, Any], None]:
         """The chunks of the prefill that the record's decision places.
 
+        `again` asks the rule once more, should the prefill wait in doubt (`batch`);
+        GoesLocalError: it wants to be local.
         TimeoutError when it is not answered in time and the worker is not to blame. Left before
         its end, for whatever reason, the call releases what the worker hands over.
         """
@@ -71,7 +78,7 @@ class RemotePrefills:
         queued_s = self._clock.now()
         if queued_s >= leg.answer_by_s:
             raise asyncio.TimeoutError
-        ticket = self._enqueue(leg, view, cached, queued_s)
+        ticket = self._enqueue(leg, view, cached, queued_s, again)
         call: PrefillCall | None = None
         try:
             if not ticket.granted.done():
@@ -90,7 +97,12 @@ class RemotePrefills:
             self._leave(call, ticket)
 
     def _enqueue(
-        self, leg: Leg, view: ClusterView, cached: Mapping[int, int], now_s: float
+        self,
+        leg: Leg,
+        view: ClusterView,
+        cached: Mapping[int, int],
+        now_s: float,
+        again: Callable[[], tuple[Decision, ClusterView]],
     ) -> Ticket:
         task, decision = leg.task, leg.record.decision
         assert decision is not None and decision.worker_id is not None
@@ -100,6 +112,18 @@ class RemotePrefills:
             known = min(cached.get(unit_id, 0), prompt - 1)
             return prompt - known, self._costs.prefill_s(known, prompt - known)
 
+        ordering, slo = self._queues.ordering, leg.record.slo
+        due_s = prefill_due_s(self._costs, task, view, ordering, slo)
+
+        def wants() -> Again | None:
+            chosen, now = again()
+            if chosen.place is Place.LOCAL or chosen.worker_id is None:
+                return None
+            # Algorithm 2's limit runs from the first enqueue.
+            kept = ordering.kind == ALGORITHM_2
+            until_s = due_s if kept else prefill_due_s(self._costs, task, now, ordering, slo)
+            return Again(chosen.worker_id, *terms(chosen.worker_id), until_s)
+
         uncached, predicted_s = terms(decision.worker_id)
         return self._queues.enqueue(
             decision.worker_id,
@@ -107,7 +131,7 @@ class RemotePrefills:
             predicted_s,
             now_s,
             arrival_s=task.arrival_s,
-            due_s=prefill_due_s(self._costs, task, view, self._queues.ordering, leg.record.slo),
+            due_s=due_s,
             urgency=task.urgency,
             jump_s=task.jump_s,
             at_once=leg.record.would is not None,
@@ -116,6 +140,7 @@ class RemotePrefills:
             cached=cached,
             terms=terms,
             only=leg.only,
+            again=wants,
         )
 
     def _granted(

@@ -26,6 +26,21 @@ class TooLateError(Exception):
     """Early rejection: the prefill cannot be in time any more."""
 
 
+class GoesLocalError(Exception):
+    """The prefill has chosen again while it waited (`batch`): its decode worker computes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """What a waiting prefill wants when it is asked again."""
+
+    worker_id: int
+    uncached: int
+    """Tokens that this worker has to compute."""
+    predicted_s: float
+    due_s: float
+
+
 @dataclass(frozen=True, slots=True)
 class Wish:
     """What a prefill wants of the queues; seconds on the router's clock."""
@@ -43,6 +58,8 @@ class Wish:
     """What it would be elsewhere; None: it stays where it was placed."""
     only: frozenset[int] | None = None
     """Workers that may serve it; None: all."""
+    again: Callable[[], Again | None] | None = None
+    """Its choice if it were to choose now, None: local. Called while it is in no queue."""
     asked_by: str | None = None
     """The replica whose request it is; None: it is ours."""
 

@@ -29,7 +29,7 @@ def add_request(s: State, w: int, r: int, leg: int, limit: int, now_s: float) ->
     worker, q = s.wrk[w], s.req[r]
     q.leg, q.worker, q.limit = leg, w, limit
     q.target = q.ask
-    q.generated = q.computed = q.chunk = q.blocks = q.registered = 0
+    q.generated = q.computed = q.chunk = q.under_way = q.blocks = q.registered = 0
     q.refs = q.cached = -1
     q.order = worker.orders
     worker.orders += 1
@@ -132,7 +132,7 @@ def _admit_prefill(
     append_running(s.req, worker, r)
     append_prefill(s.req, worker, r)
     if q.started_s < 0.0:
-        q.started_s = now_s
+        q.started_s = -1.0 if worker.lead else now_s
         q.hit_tokens = history
     add_chunk(worker, q, tokens)
     return True

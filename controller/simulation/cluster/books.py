@@ -32,7 +32,6 @@ from controller.simulation.cluster.state import (
 def queue_up(s: State, w: int, r: int) -> None:
     """Into a prefill worker's queue at the router."""
     q = s.req[r]
-    q.postponed = 0
     join(s.req, s.wrk[w], r, s.ctl[ORDERING])
     s.books[WAIT_S, w] += q.predicted_s
     s.seen[WAIT_TOKENS, w] += q.uncached
@@ -158,7 +157,9 @@ def ttft_window_s(s: State, w: int, now_s: float) -> float:
 def itl_window_s(s: State, w: int, now_s: float) -> float:
     """Mean gap of decode w's tokens in the window: steps that ended in it, weighted by batch.
 
-    Reports come late by the delay, so the window ends that much earlier. NaN when it is empty.
+    As live the time of a step counts as one gap, also if it brings several tokens (a forward-pass
+    report does not say how many). Reports come late by the delay, so the window ends that much
+    earlier. NaN when it is empty.
     """
     worker = s.wrk[w]
     newest_s = now_s - s.par[REPORT_DELAY_S]

@@ -15,13 +15,15 @@ from controller.costs.tables import pack
 from controller.routing.inflight import InFlightBound
 from controller.routing.kernels.algorithm_2 import ROOM
 from controller.routing.kernels.orderings import ORDERINGS
+from controller.simulation.cluster import layout
 from controller.simulation.cluster import state as at
-from controller.simulation.cluster.blocks import relist
 from controller.simulation.cluster.clock import NEVER, instant
 from controller.simulation.cluster.events import CODES, ClusterEvent
 from controller.simulation.cluster.heaps import WIDTH
+from controller.simulation.cluster.limits import check_limits, words_of
 from controller.simulation.cluster.placement import PLACEMENTS, READ_WINDOWS
 from controller.simulation.cluster.prefixes import Segments, segments
+from controller.simulation.cluster.room import grow_holdings, grow_references, margin, records
 from controller.simulation.cluster.spec import (
     BINDINGS,
     TRANSFERS,
@@ -34,14 +36,14 @@ from controller.types import RoutingParams
 
 _FIRST_POOL = 1 << 14
 _FIRST_LOG = 1 << 16
-_MOST_TOKENS = 1 << 28
-_LATEST_S = 1e8
 _FIRST_NEWS = 64
+_MOST_FRONT_ROWS = 1 << 12
+_MOST_FRONTS = 1 << 22
 
 
 def build(workload: Workload, cluster: ClusterSpec, options: SimOptions) -> at.State:
     """The state before the first event."""
-    _check_range(workload)
+    check_limits(workload, cluster, options)
     cut = segments(workload)
     _check_blocks(workload, cluster, cut)
     workers = len(cluster.workers)
@@ -51,13 +53,13 @@ def build(workload: Workload, cluster: ClusterSpec, options: SimOptions) -> at.S
     s = at.State(
         req=_requests(workload, options),
         wrk=wrk,
-        hold=records(at.HOLDING, 0),
-        ref=records(at.REFERENCE, 0),
-        log=records(at.STEPS, _FIRST_LOG),
-        stint=records(at.STINT, 0),
-        orphan=records(at.ORPHAN, 0),
-        event=records(at.EVENT, 0),
-        news=records(at.NEWS, workers * _FIRST_NEWS),
+        hold=records(layout.HOLDING, 0),
+        ref=records(layout.REFERENCE, 0),
+        log=records(layout.STEPS, _FIRST_LOG),
+        stint=records(layout.STINT, 0),
+        orphan=records(layout.ORPHAN, 0),
+        event=records(layout.EVENT, 0),
+        news=records(layout.NEWS, workers * _FIRST_NEWS),
         ctl=_scalars(workload, cluster, options, cut),
         par=_parameters(options),
         mem=mem,
@@ -78,14 +80,14 @@ def build(workload: Workload, cluster: ClusterSpec, options: SimOptions) -> at.S
         path_start=cut.start,
         path=cut.path.astype(np.int32),
         bucket=np.full(1, -1, np.int32),
-        front=np.full((_front_rows(cut), workers), -1),
+        front=np.full((_front_rows(cut, workers), workers), -1),
         data=data,
         bounds=bounds,
         line=_no_lines(len(cluster.costs), batches),
     )
     grow_holdings(s, _FIRST_POOL + 2 * margin(s))
     grow_references(s, _FIRST_POOL + 2 * margin(s))
-    s.put("stint", records(at.STINT, _FIRST_POOL + 2 * margin(s)))
+    s.put("stint", records(layout.STINT, _FIRST_POOL + 2 * margin(s)))
     s.ctl[at.BATCHES] = batches
     _empty_caches(s)
     set_params(s, options.params)
@@ -96,7 +98,7 @@ def build(workload: Workload, cluster: ClusterSpec, options: SimOptions) -> at.S
 def add_events(s: at.State, events: Sequence[ClusterEvent]) -> None:
     """Events to come, beside those that are left."""
     left = s.event[s.ctl[at.NEXT_EVENT] :]
-    new = records(at.EVENT, len(events))
+    new = records(layout.EVENT, len(events))
     for row, event in zip(new, events, strict=True):
         row.at, row.worker, row.kind = instant(event.at_s), event.worker, CODES[event.kind]
     both = np.concatenate([left, new])
@@ -106,84 +108,8 @@ def add_events(s: at.State, events: Sequence[ClusterEvent]) -> None:
     s.ctl[at.EVENT_AT] = s.event[0].at if len(s.event) else NEVER
 
 
-def margin(s: at.State) -> int:
-    """Most holdings, references or stints that one event or composition can use up.
-
-    A composition admits at most all seats, each with a path of segments that may be split.
-    """
-    longest = int(np.diff(s.path_start).max(initial=0))
-    return 4 * (int(s.wrk["max_seqs"].max()) + 2) * (longest + 3)
-
-
-def records(kind: np.dtype[Any], count: int) -> Any:
-    """Zeroed records whose fields are attributes, compiled or not."""
-    return np.zeros(count, kind).view(np.recarray)
-
-
-def grow_holdings(s: at.State, count: int) -> None:
-    """Room for `count` more holdings, and a prefix table to match."""
-    hold = _longer(s.hold, count)
-    s.ctl[at.HOLD_FREE] = _chain(hold, len(s.hold), int(s.ctl[at.HOLD_FREE]))
-    s.ctl[at.HOLDS_LEFT] += count
-    bucket = np.full(1 << int(len(hold) - 1).bit_length(), -1, np.int32)
-    relist(s.bucket, bucket, hold)
-    s.put("hold", hold)
-    s.put("bucket", bucket)
-
-
-def grow_references(s: at.State, count: int) -> None:
-    """Room for `count` more references."""
-    ref = _longer(s.ref, count)
-    s.ctl[at.REF_FREE] = _chain(ref, len(s.ref), int(s.ctl[at.REF_FREE]))
-    s.ctl[at.REFS_LEFT] += count
-    s.put("ref", ref)
-
-
-def grow_orphans(s: at.State, count: int) -> None:
-    """Room for `count` more orphans."""
-    pool = _longer(s.orphan, count)
-    s.ctl[at.ORPHAN_FREE] = _chain(pool, len(s.orphan), int(s.ctl[at.ORPHAN_FREE]))
-    s.ctl[at.ORPHANS_LEFT] += count
-    s.put("orphan", pool)
-
-
-def grow_news(s: at.State) -> None:
-    """Twice the room for reports under way; each ring begins anew at its first one."""
-    room, workers = int(s.ctl[at.NEWS_ROOM]), len(s.wrk)
-    old = s.news.reshape(workers, room)
-    turned = (s.wrk["news_first"][:, None] + np.arange(room)) % room
-    news = records(at.NEWS, 2 * room * workers).reshape(workers, 2 * room)
-    news[:, :room] = np.take_along_axis(old, turned, axis=1)
-    s.wrk["news_first"] = 0
-    s.put("news", news.reshape(-1))
-    s.ctl[at.NEWS_ROOM], s.ctl[at.NEWS_FULL] = 2 * room, 0
-
-
-def grow_log(s: at.State) -> None:
-    """Twice the room for steps."""
-    s.put("log", _longer(s.log, len(s.log)))
-
-
-def grow_stints(s: at.State) -> None:
-    """Twice the room for stints."""
-    s.put("stint", _longer(s.stint, len(s.stint)))
-
-
-def _longer(old: Any, count: int) -> Any:
-    new = records(old.dtype, len(old) + count)
-    new[: len(old)] = old
-    return new
-
-
-def _chain(pool: Any, first: int, free: int) -> int:
-    """Link the entries from `first` on in front of the free ones; returns the new first one."""
-    pool["next"][first:] = np.arange(first + 1, len(pool) + 1)
-    pool["next"][-1] = free
-    return first
-
-
 def _requests(workload: Workload, options: SimOptions) -> Any:
-    req = records(at.REQUEST, len(workload))
+    req = records(layout.REQUEST, len(workload))
     req["arrival_s"] = workload.arrival_s
     req["think_s"] = workload.think_s
     req["error"] = _errors(len(workload), options)
@@ -227,12 +153,10 @@ def _errors(count: int, options: SimOptions) -> Any:
 
 
 def _workers(cluster: ClusterSpec, options: SimOptions) -> tuple[Any, Any]:
-    wrk = records(at.WORKER, len(cluster.workers))
+    wrk = records(layout.WORKER, len(cluster.workers))
     words = 0
     for i, worker in enumerate(cluster.workers):
         spec = cluster.engines[worker.engine]
-        if spec.async_scheduling:
-            raise SimulationError("engine: async_scheduling is not simulated yet; set it to False")
         row = wrk[i]
         row.role = at.PREFILLS if i < len(cluster.prefill) else at.DECODES
         row.life = at.LIVE if worker.present else at.DEAD
@@ -242,11 +166,13 @@ def _workers(cluster: ClusterSpec, options: SimOptions) -> tuple[Any, Any]:
         row.max_tokens, row.max_seqs = spec.max_num_batched_tokens, spec.max_num_seqs
         row.prefix_cache, row.charge_prefill = spec.prefix_cache, spec.charge_prefill
         row.watermark, row.prefill_first = spec.watermark_blocks, spec.prefill_first
-        row.reserve_prompt = spec.reserve_prompt
+        row.reserve_prompt, row.lead = spec.reserve_prompt, spec.async_scheduling
+        row.verified = spec.verified_tokens
+        row.emit_num, row.emit_den = spec.emission
         bound = InFlightBound(spec.max_num_batched_tokens, options.in_flight_steps)
         row.in_flight_tokens = bound.tokens
         row.ends, row.residues = words, words + WIDTH * (spec.max_num_seqs + 1)
-        words = int(row.residues) + spec.block_size
+        words += words_of(spec)
     for name in wrk.dtype.names:
         if name.endswith(("_head", "_tail")):
             wrk[name] = -1
@@ -303,6 +229,7 @@ def set_params(s: at.State, params: RoutingParams) -> None:
     """The router's parameters from now on."""
     s.par[at.ALPHA], s.par[at.BETA], s.par[at.WINDOW_S] = params.alpha, params.beta, params.window_s
     s.par[at.COST_CV], s.par[at.GUARD] = params.toll.expected_error, params.toll.itl_guard
+    s.par[at.LEAST_CHANCE] = params.toll.least_chance
 
 
 def _pools(cluster: ClusterSpec) -> Any:
@@ -321,27 +248,10 @@ def _scratch_size(workload: Workload, cluster: ClusterSpec) -> int:
     return max(3 * (longest // smallest + 2), len(cluster.workers), ROOM)
 
 
-def _front_rows(cut: Segments) -> int:
+def _front_rows(cut: Segments, workers: int) -> int:
     """A power of two: one row a shared segment, while that is not much memory."""
-    return 1 << min(12, max(0, cut.shared - 1).bit_length())
-
-
-def _check_range(workload: Workload) -> None:
-    """Clock keys and token counts are whole numbers of limited size."""
-    w = workload
-    tokens = w.prompt_tokens + w.output_tokens
-    if tokens.max() > _MOST_TOKENS:
-        row = int(np.argmax(tokens))
-        raise SimulationError(
-            f"{w.name}: request {row} has {tokens[row]:,} tokens with its history; the simulator "
-            f"counts to {_MOST_TOKENS:,}"
-        )
-    latest_s = float(np.nanmax(w.arrival_s)) + float(w.think_s.sum())
-    if latest_s > _LATEST_S:
-        raise SimulationError(
-            f"{w.name}: arrivals and pauses reach {latest_s:.3g} s; the simulated clock ends at "
-            f"{_LATEST_S:.3g} s: subtract the first arrival, or cut the trace (--duration)"
-        )
+    most = max(1, min(_MOST_FRONT_ROWS, _MOST_FRONTS // workers)).bit_length() - 1
+    return 1 << min(most, max(0, cut.shared - 1).bit_length())
 
 
 def _check_blocks(workload: Workload, cluster: ClusterSpec, cut: Segments) -> None:

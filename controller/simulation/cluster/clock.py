@@ -14,17 +14,18 @@ from typing import Any
 from controller.simulation.cluster.compiled import kernel
 
 NEVER = 1 << 62
+_LAST_S = 4e9  # a century; later times are one instant
 
 
 @kernel
 def key(at_s: float) -> int:
     """The instant of a time, whole nanoseconds."""
-    return int(at_s * 1e9 + 0.5)
+    return int(min(at_s, _LAST_S) * 1e9 + 0.5)
 
 
 def instant(at_s: float) -> int:
-    """The same for Python; NEVER for infinity."""
-    return NEVER if math.isinf(at_s) else int(at_s * 1e9 + 0.5)
+    """The same for Python; NEVER for what the clock does not reach, as infinity."""
+    return NEVER if at_s > _LAST_S else int(at_s * 1e9 + 0.5)
 
 
 @kernel

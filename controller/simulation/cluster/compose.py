@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a worker does next: one mixed step, or as many equal decode steps as nothing disturbs.
 
-Owns: the composition of steps from sums, their duration and number. Does not own: compositions
-that depend on the order of the running requests or lack blocks (explicit.py), admission.
+Owns: the duration of steps and their number. Does not own: who takes part (batch.py), composing a
+step ahead (ahead.py).
 """
 
 from __future__ import annotations
@@ -11,16 +11,15 @@ from typing import Any
 
 from controller.costs.calls import unpack
 from controller.costs.kernels import decode_line, step_s
-from controller.simulation.cluster.admit import add_chunk, admit_waiting
-from controller.simulation.cluster.blocks import take, worker_blocks
-from controller.simulation.cluster.chunks import capped
+from controller.simulation.cluster.ahead import compose_ahead, settled
+from controller.simulation.cluster.batch import compose_batch
 from controller.simulation.cluster.clock import NEVER, key, steps_s, steps_until
 from controller.simulation.cluster.compiled import kernel
-from controller.simulation.cluster.decodes import first_growth, steps_with_room
+from controller.simulation.cluster.decodes import steps_begun, steps_with_room, tokens_after
 from controller.simulation.cluster.drain import through_at
-from controller.simulation.cluster.explicit import compose_one_by_one
 from controller.simulation.cluster.heaps import schedule
 from controller.simulation.cluster.links import join_pulled, next_release, settle_pins
+from controller.simulation.cluster.prefix import path_of
 from controller.simulation.cluster.report import report
 from controller.simulation.cluster.state import BATCHES, DRAINING, STARTING, State
 
@@ -35,17 +34,11 @@ def compose(s: State, w: int, now_s: float) -> None:
         return
     instant = key(now_s)
     settle_pins(s, w, instant)
-    join_pulled(s, w, instant)
-    worker.budget = worker.max_tokens
-    worker.in_batch = worker.partial = 0
-    worker.batch_context = worker.chunk = 0
-    worker.pairs = 0.0
-    worker.preempting = worker.recheck = 0
-    worker.compositions += 1
-    if worker.prefill_first:
-        _prefills_first(s, w, now_s)
-    elif _continue_running(s, w):
-        admit_waiting(s, w, now_s)
+    if worker.lead:
+        compose_ahead(s, w, now_s)
+    else:
+        join_pulled(s, w, instant)
+        compose_batch(s, w, now_s)
     if worker.changed:
         report(s, w)
     if worker.in_batch == 0 and worker.chunk == 0:
@@ -55,99 +48,12 @@ def compose(s: State, w: int, now_s: float) -> None:
 
 
 @kernel
-def _continue_running(s: State, w: int) -> bool:
-    """The running requests' part of the step; False if one of them lacked blocks."""
-    worker = s.wrk[w]
-    decodes = worker.decodes
-    need = first_growth(s, worker)
-    if worker.prefills == 0:
-        if decodes > worker.budget or need > worker.free:
-            return compose_one_by_one(s, w, True, True)
-    else:
-        blocks, tight = _plan_prefills(s, worker, worker.budget - decodes)
-        # With budget for all the order does not matter; without, decodes must stand first.
-        late = tight and worker.last_join > s.req[worker.pre_head].joined
-        if decodes > worker.budget or need + blocks > worker.free or late:
-            return compose_one_by_one(s, w, True, True)
-        _add_prefills(s, w)
-    _add_decodes(s, w, need)
-    return True
-
-
-@kernel
-def _prefills_first(s: State, w: int, now_s: float) -> None:
-    """Prefills, running and waiting; decodes only when no prompt token is in the step."""
-    worker = s.wrk[w]
-    goes_on = True
-    if worker.prefills > 0:
-        blocks, _tight = _plan_prefills(s, worker, worker.budget)
-        if blocks > worker.free:
-            goes_on = compose_one_by_one(s, w, False, True)
-        else:
-            _add_prefills(s, w)
-    if goes_on:
-        admit_waiting(s, w, now_s)
-    if worker.chunk > 0:
-        return
-    need = first_growth(s, worker)
-    if worker.partial or worker.decodes > worker.budget or need > worker.free:
-        compose_one_by_one(s, w, True, False)
-    else:
-        _add_decodes(s, w, need)
-
-
-@kernel
-def _add_decodes(s: State, w: int, need: int) -> None:
-    """All decodes, with the blocks that they need."""
-    worker = s.wrk[w]
-    if need > 0:
-        take(s, w, need)
-    worker.spare = 0
-    worker.in_batch = worker.decodes
-    worker.batch_context = worker.context
-    worker.budget -= worker.decodes
-
-
-@kernel
-def _plan_prefills(s: State, worker: Any, budget: int) -> tuple[int, bool]:
-    """Chunks of the unfinished prefills: blocks they need, whether the budget cuts one short."""
-    blocks, tight = 0, False
-    r = worker.pre_head
-    while r >= 0:
-        q = s.req[r]
-        wanted = capped(q, q.target - q.computed)
-        q.chunk = max(0, min(wanted, budget))
-        if q.chunk < wanted:
-            tight = True
-        if q.chunk > 0:
-            blocks += max(0, worker_blocks(worker, q.computed + q.chunk) - q.blocks)
-            budget -= q.chunk
-        r = q.peer_next
-    return blocks, tight
-
-
-@kernel
-def _add_prefills(s: State, w: int) -> None:
-    worker = s.wrk[w]
-    r = worker.pre_head
-    while r >= 0:
-        q = s.req[r]
-        if q.chunk > 0:
-            need = worker_blocks(worker, q.computed + q.chunk) - q.blocks
-            if need > 0:
-                take(s, w, need)
-                q.blocks += need
-            add_chunk(worker, q, q.chunk)
-        r = q.peer_next
-
-
-@kernel
 def _start(s: State, w: int, now_s: float) -> None:
     worker = s.wrk[w]
     worker.busy = 1
     worker.start_s = now_s
-    worker.grown = 1
-    if worker.chunk == 0 and not worker.partial:
+    worker.grown = 1 + worker.lead
+    if worker.chunk == 0 and not worker.partial and settled(worker):
         _plan_steps(s, worker)
     else:
         charged = worker.charge_prefill
@@ -167,16 +73,20 @@ def _start(s: State, w: int, now_s: float) -> None:
 @kernel
 def _plan_steps(s: State, worker: Any) -> None:
     """Decode steps of one batch: as many as bring no end, no lack of blocks and no newcomer."""
-    batch, context = worker.decodes, worker.context
+    batch, context = worker.in_batch, worker.batch_context
     a, c, until = _line(s, worker, batch, context)
+    before = steps_begun(worker)
+    grows = batch * (tokens_after(worker, before + 1) - tokens_after(worker, before))
     worker.first_s = a + c * context
-    worker.slope_s = c * batch
+    worker.slope_s = c * grows
     n = s.mem[worker.ends] - worker.step
     if worker.preempting or worker.recheck or _registers_soon(s, worker):
         n = 1
     if until < 1e18:
-        n = min(n, int((until - context) / batch) + 1)
-    worker.n = max(1, steps_with_room(s, worker, n))
+        n = min(n, int((until - context) / grows) + 1)
+    if worker.emit_den > 1:
+        n = min(n, _alike(worker, before, n))
+    worker.n = max(1, steps_with_room(s, worker, n + worker.lead) - worker.lead)
     if worker.pull_head >= 0:
         worker.n = steps_until(worker, key(s.req[worker.pull_head].pulled_s))
     if worker.waiting > 0 and (worker.pin_head >= 0 or worker.orphan_head >= 0):
@@ -184,17 +94,37 @@ def _plan_steps(s: State, worker: Any) -> None:
 
 
 @kernel
+def _alike(worker: Any, before: int, most: int) -> int:
+    """Of the next steps, after which the context has grown alike each time; and one more."""
+    first = tokens_after(worker, before + 1)
+    each, n = first - tokens_after(worker, before), 1
+    while n < most and n < worker.emit_den:
+        after = tokens_after(worker, before + n + 1)
+        if after - first != each:
+            n += 1
+            break
+        first = after
+        n += 1
+    return n
+
+
+@kernel
 def _registers_soon(s: State, worker: Any) -> bool:
-    """Whether the first step fills the last prompt block of a decode leg.
+    """Whether the first step fills a block of a shared prompt, the last one of a decode leg.
 
     That block can be found from the end of that step on. Of two copies the one that was registered
-    first is used, so it must not be registered later than that.
+    first is used, so it must not be registered later than that. In a prompt's own part only its
+    later rounds can find it.
     """
+    size = worker.block_size
     r = worker.fresh_head
     while r >= 0:
-        if s.req[r].ask % worker.block_size == 0:
-            return bool(worker.prefix_cache)
-        r = s.req[r].peer_next
+        q = s.req[r]
+        if q.ask % size == 0 and worker.prefix_cache:
+            _a, _b, _per_id, known = path_of(s, r, size)
+            if known * size >= q.ask:
+                return True
+        r = q.peer_next
     return False
 
 

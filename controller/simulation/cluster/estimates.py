@@ -16,9 +16,9 @@ from controller.costs.calls import unpack
 from controller.costs.kernels import prefill_s, step_s, transfer_s
 from controller.costs.tables import MAX_CHUNK
 from controller.routing.kernels.estimates import prefill_beside_s, queue_s
-from controller.simulation.cluster.clock import key, steps_until
+from controller.simulation.cluster.clock import key
 from controller.simulation.cluster.compiled import kernel
-from controller.simulation.cluster.decodes import grow_to
+from controller.simulation.cluster.decodes import grow_until
 from controller.simulation.cluster.links import settle_pulled
 from controller.simulation.cluster.prefix import hits, hits_along, path_of
 from controller.simulation.cluster.state import (
@@ -44,10 +44,9 @@ def history_tokens(s: State, w: int, r: int, now_s: float) -> int:
     worker = s.wrk[w]
     instant = key(now_s)
     settle_pulled(s, w, instant)
-    if worker.busy and worker.n > 1:
-        # Its decodes have taken blocks since, each step when it began; one that begins at this
-        # very instant is composed after it.
-        grow_to(s, w, steps_until(worker, instant))
+    # Its decodes have taken blocks since, each step when it was composed; one that is composed at
+    # this very instant is so after it.
+    grow_until(s, w, instant)
     return hits(s, w, r, (s.req[r].ask - 1) // worker.block_size) * worker.block_size
 
 

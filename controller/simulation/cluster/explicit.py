@@ -14,7 +14,14 @@ from controller.simulation.cluster.admit import add_chunk
 from controller.simulation.cluster.blocks import give_private, release, take, worker_blocks
 from controller.simulation.cluster.chunks import capped
 from controller.simulation.cluster.compiled import kernel
-from controller.simulation.cluster.decodes import has_spare, leave_decodes, residue
+from controller.simulation.cluster.decodes import (
+    has_spare,
+    leave_decodes,
+    next_tokens,
+    residue,
+    steps_for,
+    tokens_after,
+)
 from controller.simulation.cluster.heaps import WIDTH, remove_end, restore_ends
 from controller.simulation.cluster.lists import (
     push_waiting,
@@ -38,19 +45,22 @@ def compose_one_by_one(s: State, w: int, decodes: bool, prefills: bool) -> bool:
 def _one_by_one(s: State, w: int, decodes: bool, prefills: bool) -> bool:
     worker = s.wrk[w]
     _leave_out_all(s, w)
-    size = worker.block_size
+    size, tokens_each = worker.block_size, next_tokens(worker)
     r = worker.run_head
     while r >= 0 and worker.budget > 0:
         q = s.req[r]
-        if q.decoding and decodes:
-            computed = q.computed + worker.step - q.base
+        if q.decoding and decodes and q.end_step > worker.step:
+            computed = q.computed + worker.clock - q.since
             q.blocks = max(q.blocks, worker_blocks(worker, computed))
-            if computed == q.blocks * size and not _make_room(s, w, r, 1):
-                return False
+            after = computed + tokens_each
+            if after > q.blocks * size:
+                need = worker_blocks(worker, after) - q.blocks
+                if not _make_room(s, w, r, need):
+                    return False
             q.skipped = 0
             worker.in_batch += 1
             worker.batch_context += computed
-            worker.budget -= 1
+            worker.budget -= worker.verified
         elif not q.decoding and prefills:
             tokens = min(capped(q, q.target - q.computed), worker.budget)
             need = worker_blocks(worker, q.computed + tokens) - q.blocks
@@ -98,19 +108,19 @@ def _preempt(s: State, w: int, r: int) -> None:
     worker.preemptions += 1
     worker.preempting = 1
     remove_running(s.req, worker, r)
+    if not q.decoding or q.under_way > 0:
+        remove_prefill(s.req, worker, r)
     if q.decoding:
         remove_end(s.mem, worker.ends, worker.decodes, r)
         leave_decodes(s, w, r)
         if q.generated > 0:
             close_stint(s, w, r)
-        else:
+        elif q.under_way == 0:
             remove_fresh(s.req, worker, r)
-    else:
-        remove_prefill(s.req, worker, r)
     give_private(s, w, q.blocks - q.registered)
     release(s, w, q.refs)
     q.refs = -1
-    q.blocks = q.registered = q.computed = q.chunk = 0
+    q.blocks = q.registered = q.computed = q.chunk = q.under_way = 0
     q.target = q.ask + q.generated
     push_waiting(s.req, worker, r)
 
@@ -123,7 +133,7 @@ def close_stint(s: State, w: int, r: int) -> None:
     s.ctl[STINT_USED] = at + 1
     stint = s.stint[at]
     stint.token_s = q.stint_s
-    stint.low, stint.high = q.stint_step, s.wrk[w].step
+    stint.low, stint.high = q.stint_step, s.wrk[w].step - (s.wrk[w].in_flight > 0)
     stint.worker = w
     stint.before = q.stints
     q.stints = at
@@ -132,12 +142,13 @@ def close_stint(s: State, w: int, r: int) -> None:
 
 @kernel
 def hold_back(s: State, w: int) -> None:
-    """After a step that left decodes out: they miss it, so everything of theirs comes one later.
+    """After a step that left decodes out: they miss it, so everything of theirs comes later.
 
     Called when the step is counted already.
     """
     worker = s.wrk[w]
     size = worker.block_size
+    tokens = worker.clock - tokens_after(worker, worker.step - 1)
     for i in range(worker.decodes):
         place = worker.ends + WIDTH * i
         r = s.mem[place + 2]
@@ -146,13 +157,15 @@ def hold_back(s: State, w: int) -> None:
             continue
         q.skipped = 0
         s.mem[worker.residues + residue(q, size)] -= 1
-        q.base += 1
-        q.end_step += 1
+        q.since += tokens
+        q.missed = worker.step
+        q.end_step = steps_for(worker, q.since + q.limit - q.generated)
         s.mem[worker.residues + residue(q, size)] += 1
-        s.mem[place] += 1
-        if q.generated + worker.step - q.base > 0:
+        s.mem[place] = q.end_step
+        if q.generated + worker.clock - q.since > 0:
             _interrupt(s, w, r)
     restore_ends(s.mem, worker.ends, worker.decodes)
+    count_spares(s, w)
 
 
 @kernel
@@ -174,5 +187,5 @@ def count_spares(s: State, w: int) -> None:
     for i in range(worker.decodes):
         r = s.mem[worker.ends + WIDTH * i + 2]
         q = s.req[r]
-        if has_spare(q, q.computed + worker.step - q.base, worker.block_size):
+        if has_spare(q, q.computed + worker.clock - q.since, worker.block_size):
             worker.spare += 1

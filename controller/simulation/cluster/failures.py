@@ -28,7 +28,7 @@ from controller.simulation.cluster.blocks import give_private, release
 from controller.simulation.cluster.books import land
 from controller.simulation.cluster.clock import key, steps_until
 from controller.simulation.cluster.compiled import kernel
-from controller.simulation.cluster.decodes import grow_to, leave_decodes
+from controller.simulation.cluster.decodes import grow_until, leave_decodes
 from controller.simulation.cluster.drain import (
     give_up_queue,
     look_again,
@@ -126,9 +126,8 @@ def _lose_handovers(s: State, w: int, d: int) -> None:
 def _stop_pull(s: State, d: int, r: int) -> None:
     """A pull into worker d fails; its blocks are free again."""
     decode, q = s.wrk[d], s.req[r]
-    if decode.busy and decode.n > 1:
-        # What the running decodes have taken since comes off the free list before.
-        grow_to(s, d, steps_until(decode, s.ctl[CLOCK]))
+    # What the running decodes have taken since comes off the free list before.
+    grow_until(s, d, s.ctl[CLOCK])
     remove_pulling(s.req, decode, r)
     give_private(s, d, q.blocks - q.registered)
     release(s, d, q.refs)

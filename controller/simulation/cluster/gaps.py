@@ -70,6 +70,7 @@ def request_gaps(s: at.State) -> tuple[FloatArray, FloatArray]:
     rows = np.flatnonzero(req["status"] == at.SERVED_)
     _request_gaps(
         rows,
+        bool((s.wrk["emit_num"] > s.wrk["emit_den"]).any()),
         req,
         s.stint,
         sorted_runs(s),
@@ -85,6 +86,7 @@ def request_gaps(s: at.State) -> tuple[FloatArray, FloatArray]:
 @njit(cache=True, nogil=True)
 def _request_gaps(
     rows: Any,
+    bursts: bool,
     req: Any,
     stints: Any,
     runs: Runs,
@@ -94,7 +96,10 @@ def _request_gaps(
     p99_s: FloatArray,
     most_s: FloatArray,
 ) -> None:
-    """`near[w]` is the run of worker w at which the search for the next one begins."""
+    """`near[w]` is the run of worker w at which the search for the next one begins.
+
+    With `bursts` a step may bring several tokens: the gaps between these are 0.
+    """
     for r in rows:
         gaps = req[r].output - 1
         if gaps < 1:
@@ -106,7 +111,7 @@ def _request_gaps(
         high = top[keep - 2] if keep > 1 else top[keep - 1]
         p99_s[r] = top[keep - 1] + (high - top[keep - 1]) * share
         most_s[r] = top[0]
-        if held != gaps:
+        if held > gaps or (held < gaps and not bursts):
             p99_s[r] = most_s[r] = np.nan
 
 
@@ -116,7 +121,8 @@ def _largest_gaps(
 ) -> int:
     """The `keep` largest gaps of a request into `top`, largest first; returns how many it has."""
     count = stints_in_order(q, stints, spans)
-    top[:keep] = -1.0
+    for k in range(keep):
+        top[k] = 0.0
     before_s, gaps = -1.0, 0
     for k in range(count):
         token_s, low, high = spans[k, 0], int(spans[k, 1]), int(spans[k, 2])

@@ -239,5 +239,5 @@ def join_pulled(s: State, w: int, instant: int) -> None:
             append_prefill(s.req, worker, r)
         else:
             q.pull_pending = 0
-            start_decoding(s, w, r)
+            start_decoding(s, w, r, 0)
             append_fresh(s.req, worker, r)

@@ -16,9 +16,9 @@ import numpy as np
 
 from controller.simulation.cluster import state as at
 from controller.simulation.cluster.books import itl_window_s, ttft_window_s
-from controller.simulation.cluster.clock import steps_until
+from controller.simulation.cluster.clock import instant, steps_until
 from controller.simulation.cluster.compiled import entry
-from controller.simulation.cluster.decodes import grow_to
+from controller.simulation.cluster.decodes import grow_until, steps_begun, tokens_after
 from controller.simulation.cluster.links import settle_pins
 from controller.simulation.cluster.state import KEEP_LOG, State
 from controller.types import FloatArray, IntArray
@@ -64,7 +64,7 @@ class Observation:
 def observe(s: at.State, now_s: float) -> Observation:
     """The state as of `now_s`, up to which the simulation has been advanced."""
     sums = np.zeros((_SUMS, len(s.wrk)))
-    _look(s, int(now_s * 1e9 + 0.5), now_s, sums)
+    _look(s, instant(now_s), now_s, sums)
     wrk = s.wrk
     totals = {name: wrk[name].astype(np.int64) for name in _TOTALS}
     totals["output_tokens"] = sums[0].astype(np.int64)
@@ -102,13 +102,15 @@ def _look(s: State, now: int, now_s: float, sums: FloatArray) -> None:
     for w in range(s.wrk.size):
         worker = s.wrk[w]
         settle_pins(s, w, now - 1)
-        tokens = 0
+        sums[0, w], sums[1, w] = worker.output_tokens, worker.context
         if worker.busy and worker.in_batch > 0:
-            n = steps_until(worker, now)
-            tokens = worker.in_batch * (n - 1)
-            if worker.n > 1:
-                grow_to(s, w, n)
-        sums[0, w] = worker.output_tokens + tokens
-        sums[1, w] = worker.context + tokens
+            before = steps_begun(worker)
+            ended = before + steps_until(worker, now) - 1
+            made = tokens_after(worker, ended) - tokens_after(worker, before)
+            sums[0, w] += worker.in_batch * made
+            sums[1, w] += worker.in_batch * (
+                tokens_after(worker, ended + worker.lead) - worker.clock
+            )
+            grow_until(s, w, now)
         sums[2, w] = ttft_window_s(s, w, now_s)
         sums[3, w] = itl_window_s(s, w, now_s) if s.ctl[KEEP_LOG] else np.nan

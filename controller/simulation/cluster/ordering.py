@@ -45,8 +45,8 @@ def handover_s(s: State, r: int, history: int) -> float:
 
 
 @kernel
-def prefill_due_s(s: State, r: int, history: int, now_s: float) -> float:
+def prefill_due_s(s: State, r: int, history: int) -> float:
     """Latest end of the prefill. Algorithm 2 as published counts from the enqueue to that end."""
     if s.ctl[ORDERING] == ALGORITHM_2:
-        return now_s + s.par[TTFT_LIMIT_S]
+        return s.req[r].queued_s + s.par[TTFT_LIMIT_S]
     return s.req[r].arrival_s + s.par[TTFT_LIMIT_S] - handover_s(s, r, history)

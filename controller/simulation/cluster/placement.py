@@ -50,7 +50,7 @@ from controller.simulation.cluster.state import (
 )
 
 AMPD, ALWAYS_REMOTE, ALWAYS_LOCAL_, ROUND_ROBIN, LEAST_TTFT = range(5)
-TOLL, DEFLECT, KV_ROUTER, CONDITIONAL = range(5, 9)
+TOLL, DEFLECT, KV_ROUTER, CONDITIONAL, BATCH = range(5, 10)
 PLACEMENTS = {
     "ampd": AMPD,
     "always_remote": ALWAYS_REMOTE,
@@ -58,6 +58,7 @@ PLACEMENTS = {
     "round_robin": ROUND_ROBIN,
     "least_ttft": LEAST_TTFT,
     "toll": TOLL,
+    "batch": BATCH,
     "deflect": DEFLECT,
     "kv_cost": KV_ROUTER,
     "conditional": CONDITIONAL,
@@ -87,14 +88,14 @@ def place(s: State, r: int, fresh: bool, now_s: float) -> tuple[int, int, int]:
         return int(w), 0, hits(s, w, r, (q.ask - 1) // s.wrk[w].block_size) * s.wrk[w].block_size
     history = history_tokens(s, q.decode_worker, r, now_s)
     remote_estimates(s, r, history, now_s)
-    if rule == TOLL:
+    if rule in (TOLL, BATCH):
         i, history = choose_by_toll(s, r, history, fresh, now_s)
     elif rule == DEFLECT:
         i, history = choose_by_deflection(s, r, history, fresh, now_s)
     else:
         i = _choose(s, r, rule, history, count, now_s)
     if i == LOCAL:
-        if rule != TOLL:  # it knows what its chunks take
+        if rule not in (TOLL, BATCH):  # it knows what its chunks take
             q.predicted_s = prefill_time_s(s, q.decode_worker, r, history)
         return LOCAL, history, 0
     return int(s.pool[0, i]), history, int(s.estimate[CACHED, i])

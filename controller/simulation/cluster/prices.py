@@ -42,6 +42,7 @@ from controller.simulation.cluster.state import (
     FLY_TOKENS,
     GUARD,
     ITL_LIMIT_S,
+    LEAST_CHANCE,
     LOCAL_UNTIL_S,
     MADE,
     PREFILL_POOL,
@@ -138,6 +139,7 @@ def _local_price(s: State, r: int, w: int, history: int, now_s: float) -> tuple[
         now_s - q.arrival_s,
         s.par[TTFT_LIMIT_S],
         s.par[COST_CV],
+        s.par[LEAST_CHANCE],
         q.error,
     )
     if chunk == 0.0 or not has_room(s, w, r):

@@ -16,6 +16,7 @@ from controller.simulation.cluster.state import (
     BATCH,
     CLOCK,
     CONTEXT,
+    DECODE_POOL,
     DELAY,
     MADE,
     NEWS_FULL,
@@ -62,3 +63,11 @@ def hear(s: State, w: int) -> None:
         s.seen[MADE, w], s.seen[BATCH, w], s.seen[CONTEXT, w] = news.made, news.batch, news.context
         worker.news_first = (worker.news_first + 1) % room
         worker.news -= 1
+
+
+@kernel
+def hear_all(s: State) -> None:
+    """The same for all live decode workers; without a delay nothing is ever under way."""
+    if s.ctl[DELAY] > 0:
+        for i in range(s.ctl[DECODE_POOL]):
+            hear(s, s.pool[1, i])

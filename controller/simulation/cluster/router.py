@@ -14,6 +14,7 @@ from controller.routing.kernels.binding import least_context
 from controller.routing.kernels.choice import look, send
 from controller.routing.kernels.draws import decision_draw
 from controller.routing.kernels.reasons import NO_DECODE_WORKER
+from controller.routing.kernels.revision import MOST_ASKED, doubtful
 from controller.simulation.cluster.admit import add_request
 from controller.simulation.cluster.blocks import worker_blocks
 from controller.simulation.cluster.books import (
@@ -32,8 +33,8 @@ from controller.simulation.cluster.estimates import history_tokens, prefill_time
 from controller.simulation.cluster.heaps import push_later
 from controller.simulation.cluster.links import orphan
 from controller.simulation.cluster.ordering import ordering, prefill_due_s
-from controller.simulation.cluster.placement import place, place_at_last
-from controller.simulation.cluster.report import hear
+from controller.simulation.cluster.placement import BATCH, place, place_at_last
+from controller.simulation.cluster.report import hear, hear_all
 from controller.simulation.cluster.state import (
     ADRIFT,
     AT_ROUTER,
@@ -55,7 +56,9 @@ from controller.simulation.cluster.state import (
     LOCAL_UNTIL_S,
     MADE,
     OPEN,
+    PLACEMENT,
     PREFILL_LEG,
+    PREFILL_POOL,
     REJECT,
     REJECTED_,
     REMOTE,
@@ -96,8 +99,37 @@ def dispatch(s: State, r: int, now_s: float) -> None:
     if too_large(s, q.decode_worker, r):
         refuse(s, r, now_s)
         return
-    q.queued_s = now_s
+    q.queued_s, q.asked_s, q.postponed = now_s, now_s, 0
     _hear_for(s, q.decode_worker, fresh)
+    _go(s, r, fresh, now_s)
+    revise(s, now_s)
+
+
+@kernel
+def revise(s: State, now_s: float) -> None:
+    """`batch`: who waits and is not expected in time chooses again, one after another."""
+    if s.ctl[PLACEMENT] != BATCH:
+        return
+    rule = ordering(s)
+    left = MOST_ASKED
+    for k in range(s.ctl[PREFILL_POOL]):
+        w = s.pool[0, k]
+        while left > 0:
+            r = doubtful(s.req, s.wrk[w], rule, now_s + flying_s(s, w, now_s), now_s)
+            if r < 0:
+                break
+            left -= 1
+            s.req[r].asked_s = now_s
+            leave_queue(s, w, r)
+            unhold(s, r)
+            _hear_for(s, s.req[r].decode_worker, False)
+            _go(s, r, False, now_s)
+
+
+@kernel
+def _go(s: State, r: int, fresh: bool, now_s: float) -> None:
+    """To the place that the rule chooses for it now."""
+    q = s.req[r]
     if q.tries < PLACEMENTS:
         w, history, cached = place(s, r, fresh, now_s)
     else:
@@ -118,7 +150,7 @@ def dispatch(s: State, r: int, now_s: float) -> None:
         cached = max(cached, history)
     q.uncached = q.ask - min(cached, q.ask - 1)
     q.predicted_s = prefill_time_s(s, w, r, cached)
-    q.due_s = prefill_due_s(s, r, history, now_s)
+    q.due_s = prefill_due_s(s, r, history)
     queue_up(s, w, r)
     pump(s, w, now_s)
 
@@ -127,18 +159,17 @@ def dispatch(s: State, r: int, now_s: float) -> None:
 def _hear_for(s: State, w: int, fresh: bool) -> None:
     """Reports that placement may read: of the decode worker, or of all while it may change."""
     if fresh:
-        for i in range(s.ctl[DECODE_POOL]):
-            hear(s, s.pool[1, i])
+        hear_all(s)
     else:
         hear(s, w)
 
 
 @kernel
 def too_large(s: State, w: int, r: int) -> bool:
-    """Whether prompt and output cannot fit even alone; the last token's own KV is never needed."""
-    q = s.req[r]
-    need = worker_blocks(s.wrk[w], q.ask + (q.output - (q.ask - q.prompt)) - 1)
-    return need > s.wrk[w].num_blocks
+    """Whether prompt and output cannot fit even alone (EngineSpec.most_tokens)."""
+    worker, q = s.wrk[w], s.req[r]
+    beyond = (worker.emit_num + worker.emit_den - 1) // worker.emit_den - 1
+    return worker_blocks(worker, q.prompt + q.output - 1 + beyond) > worker.num_blocks
 
 
 @kernel
@@ -157,8 +188,8 @@ def bind(s: State, r: int) -> bool:
             draw = decision_draw(~s.ctl[SEED], s.ctl[BINDINGS])
             s.ctl[BINDINGS] += 1
             context = s.scratch[:count]
+            hear_all(s)
             for i in range(count):
-                hear(s, s.pool[1, i])
                 context[i] = s.seen[BOOKED, s.pool[1, i]] + s.seen[MADE, s.pool[1, i]]
             chosen = least_context(context, draw)
         w = s.pool[1, chosen]
@@ -239,6 +270,7 @@ def prefilled(s: State, w: int, r: int, now_s: float) -> None:
     )
     add_sample(s, w, r, now_s - q.arrival_s + lacking)
     pump(s, w, now_s)
+    revise(s, now_s)
     q.pull_pending = 1
     add_request(s, q.decode_worker, r, DECODE_LEG, q.output - (q.ask - q.prompt), now_s)
 

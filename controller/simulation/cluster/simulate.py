@@ -12,18 +12,7 @@ from collections.abc import Sequence
 
 from controller.routing.kernels.orderings import ORDERINGS
 from controller.simulation.cluster import state as at
-from controller.simulation.cluster.build import (
-    add_events,
-    build,
-    grow_holdings,
-    grow_log,
-    grow_news,
-    grow_orphans,
-    grow_references,
-    grow_stints,
-    margin,
-    set_params,
-)
+from controller.simulation.cluster.build import add_events, build, set_params
 from controller.simulation.cluster.clock import instant
 from controller.simulation.cluster.events import ClusterEvent
 from controller.simulation.cluster.loop import run
@@ -31,6 +20,15 @@ from controller.simulation.cluster.observe import Observation, observe
 from controller.simulation.cluster.placement import PLACEMENTS, READ_WINDOWS
 from controller.simulation.cluster.requeue import set_ordering
 from controller.simulation.cluster.result import SimResult, collect
+from controller.simulation.cluster.room import (
+    grow_holdings,
+    grow_log,
+    grow_news,
+    grow_orphans,
+    grow_references,
+    grow_stints,
+    margin,
+)
 from controller.simulation.cluster.spec import (
     ClusterSpec,
     SimOptions,

@@ -179,6 +179,8 @@ class SimOptions:
         toll = self.params.toll
         if not toll.expected_error >= 0 or not toll.itl_guard > 0:
             raise SimulationError("expected_error must be at least 0, itl_guard above 0")
+        if not 0 <= toll.least_chance <= 1:
+            raise SimulationError("least_chance must be from 0 to 1")
 
 
 class Status(int, Enum):

@@ -14,8 +14,15 @@ from controller.simulation.cluster.admit import make_ready
 from controller.simulation.cluster.blocks import give_private, release
 from controller.simulation.cluster.clock import key
 from controller.simulation.cluster.compiled import kernel
-from controller.simulation.cluster.decodes import grow_to, leave_decodes, start_decoding
-from controller.simulation.cluster.explicit import count_spares, hold_back
+from controller.simulation.cluster.decodes import (
+    grow_to,
+    leave_decodes,
+    start_decoding,
+    steps_begun,
+    steps_for,
+    tokens_after,
+)
+from controller.simulation.cluster.explicit import hold_back
 from controller.simulation.cluster.heaps import pop_end
 from controller.simulation.cluster.links import settle_pins, settle_pulled
 from controller.simulation.cluster.lists import remove_fresh, remove_prefill, remove_running
@@ -44,7 +51,6 @@ def end_steps(s: State, w: int) -> None:
         advance_decodes(s, w)
     if worker.partial and worker.in_batch > 0:
         hold_back(s, w)
-        count_spares(s, w)
     if worker.in_batch > 0:
         first_tokens(s, w)
         _finish_decodes(s, w, now_s)
@@ -57,14 +63,20 @@ def end_steps(s: State, w: int) -> None:
 
 @kernel
 def advance_decodes(s: State, w: int) -> None:
+    """The planned steps have brought their tokens."""
     worker = s.wrk[w]
     n = worker.n
-    grow_to(s, w, n)
+    grow_to(s, w, n + worker.lead)
     if s.ctl[KEEP_LOG]:
         _log(s, w)
-    worker.step += n
-    tokens = worker.in_batch * n
-    worker.context += tokens
+    before = steps_begun(worker)
+    clock = tokens_after(worker, before + n)
+    tokens = worker.in_batch * (clock - tokens_after(worker, before)) - worker.lost
+    worker.context += worker.in_batch * (clock - worker.clock)
+    worker.step, worker.clock = before + n, clock
+    if n > 1:
+        worker.ahead_context = worker.context  # with a lead: the next step was composed as these
+    worker.in_flight = worker.lost = 0
     worker.made += tokens
     worker.output_tokens += tokens
 
@@ -76,7 +88,7 @@ def _log(s: State, w: int) -> None:
     s.ctl[LOG_USED] = at + 1
     entry = s.log[at]
     entry.start_s, entry.first_s, entry.slope_s = worker.start_s, worker.first_s, worker.slope_s
-    entry.step, entry.n, entry.batch = worker.step, worker.n, worker.in_batch
+    entry.step, entry.n, entry.batch = steps_begun(worker), worker.n, worker.in_batch
     entry.worker = w
     entry.next = -1
     if worker.log_tail >= 0:
@@ -94,11 +106,11 @@ def first_tokens(s: State, w: int) -> None:
     while r >= 0:
         q = s.req[r]
         after = q.peer_next
-        if worker.step > q.base:
+        if worker.clock > q.since:
             token_s = worker.start_s + worker.first_s
             if q.first_s < 0.0:
                 q.first_s = token_s
-            q.stint_s, q.stint_step = token_s, q.base + 2
+            q.stint_s, q.stint_step = token_s, steps_for(worker, q.since) + 2
             register(s, w, r, q.ask // worker.block_size)
             remove_fresh(s.req, worker, r)
         r = after
@@ -121,9 +133,14 @@ def _advance_prefills(s: State, w: int, now_s: float) -> None:
     while r >= 0:
         q = s.req[r]
         after = q.peer_next
-        if q.chunk > 0:
+        if worker.lead:
+            done = q.under_way > 0  # and counted as computed
+        else:
+            done = q.chunk > 0
             q.computed += q.chunk
             q.chunk = 0
+        if done:
+            q.under_way = 0
             register(s, w, r, min(q.computed, q.ask) // worker.block_size)
             if q.computed == q.target:
                 remove_prefill(s.req, worker, r)
@@ -141,11 +158,15 @@ def _deliver(s: State, w: int, r: int, now_s: float) -> None:
         if q.first_s < 0.0:
             q.first_s = now_s
         worker.locals -= q.leg == LOCAL_LEG and q.generated == 1
-        q.stint_s, q.stint_step, q.end_step = now_s, worker.step + 1, worker.step
+        q.stint_s = now_s
+        if not q.decoding:
+            q.stint_step, q.end_step = worker.step + 1, worker.step
     if q.generated >= q.limit:
         _finish(s, w, r, now_s)
+    elif q.decoding:
+        worker.made += 1  # it was counted before its token came
     else:
-        start_decoding(s, w, r)
+        start_decoding(s, w, r, 0)
 
 
 @kernel
@@ -153,6 +174,7 @@ def _finish(s: State, w: int, r: int, now_s: float) -> None:
     """A leg has all its tokens. A prefill leg's blocks stay pinned for its decode side."""
     worker, q = s.wrk[w], s.req[r]
     remove_running(s.req, worker, r)
+    worker.output_tokens -= q.generated - q.limit  # drafts past the last token
     if q.leg == PREFILL_LEG:
         q.pin_refs, q.pin_blocks, q.pin_registered = q.refs, q.blocks, q.registered
         q.refs = -1

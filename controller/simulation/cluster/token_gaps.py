@@ -47,8 +47,10 @@ def token_gaps(s: at.State) -> tuple[FloatArray, FloatArray]:
     rows = np.flatnonzero(s.req["status"] == at.SERVED_)
     most = int(s.req["output"].max(initial=1))
     count = _count_gaps(rows, s.req, s.stint, runs, first, np.zeros((most + 2, 3)), opened, odd)
-    gap_s = np.concatenate([_step_times(runs, int(first[-1])), odd[:count]])
-    weight = np.concatenate([np.cumsum(opened)[:-1], np.ones(count)])
+    gap_s = np.concatenate([_step_times(runs, int(first[-1])), odd[:count], [0.0]])
+    weight = np.concatenate([np.cumsum(opened)[:-1], np.ones(count), [0.0]])
+    # Tokens of one step (speculative decoding) come together.
+    weight[-1] = np.sum(s.req["output"][rows] - 1) - weight.sum()
     return gap_s[weight > 0], weight[weight > 0]
 
 

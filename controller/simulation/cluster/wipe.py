@@ -93,6 +93,8 @@ def _clear_queues(worker: Any) -> None:
 @kernel
 def _clear_sums(worker: Any) -> None:
     worker.busy = worker.in_batch = worker.partial = 0
+    worker.ahead_batch = worker.ahead_partial = worker.ahead_chunk = 0
+    worker.in_flight = worker.lost = 0
     worker.chunk = 0
     worker.context = worker.made = 0
     worker.news = 0

@@ -72,9 +72,13 @@ def tables(rng: np.random.Generator, bent: bool) -> StepTables:
 
 @st.composite
 def engines(draw: st.DrawFn) -> EngineSpec:
+    verified, emitted = draw(st.sampled_from([*[(1, 1.0)] * 3, (2, 1.6), (4, 2.5), (3, 3.0)]))
     return EngineSpec(
+        verified_tokens=verified,
+        emitted_tokens=emitted,
+        async_scheduling=draw(st.sampled_from([False, False, True])),
         block_size=draw(st.sampled_from([2, 4, 8])),
-        num_blocks=draw(st.integers(12, 60)),
+        num_blocks=draw(st.integers(12, 45)),
         max_num_batched_tokens=draw(st.integers(4, 40)),
         max_num_seqs=draw(st.integers(1, 6)),
         prefix_cache=draw(st.booleans()) or draw(st.booleans()),

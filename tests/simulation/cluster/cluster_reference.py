@@ -21,6 +21,7 @@ from controller.routing.kernels import placement as rules
 from controller.routing.kernels.binding import least_context
 from controller.routing.kernels.draws import decision_draw
 from controller.routing.kernels.estimates import prefill_beside_s, queue_s
+from controller.routing.kernels.revision import MOST_ASKED
 from controller.simulation.cluster import clock
 from controller.simulation.cluster.events import EventKind, in_order
 from controller.simulation.cluster.spec import ClusterSpec, SimOptions
@@ -244,9 +245,9 @@ class Reference:
             assert done
             self.prefilled(worker, r, now_s)
             return
-        self.out[r].tokens_s.append(now_s)
+        self.out[r].tokens_s += [now_s] * output.tokens
         worker.locals.discard(r)
-        worker.generated[r] = worker.generated.get(r, 0) + 1
+        worker.generated[r] = worker.generated.get(r, 0) + output.tokens
         if done:
             del worker.generated[r]
             self.unhold(r)
@@ -321,10 +322,29 @@ class Reference:
         if decode is None or self.too_large(r, decode):
             self.refuse(r, now_s)
             return
-        prompt = self.ask(r)
         fresh = known is not decode
         for each in self.decode if fresh else [decode]:
             self.hear(each)
+        self.go(r, decode, fresh, now_s, now_s)
+        self.revise(now_s)
+
+    def revise(self, now_s: float) -> None:
+        """Who waits and is not expected in time chooses again."""
+        left = MOST_ASKED if self.options.placement == "batch" else 0
+        for worker in self.prefill:
+            while left > 0 and (asked := worker.queue.ask_next(now_s)) is not None:
+                left -= 1
+                r, task = asked
+                ask = self.asks[r]
+                worker.wait_s = worker.wait_s - ask["predicted"] if worker.queue else 0.0
+                self.unhold(r)
+                decode = self.workers[self.out[r].decode_worker]
+                self.hear(decode)
+                self.go(r, decode, False, ask["queued"], now_s, task)
+
+    def go(self, r, decode: Worker, fresh: bool, queued_s: float, now_s: float, task=None) -> None:
+        """To the place that the rule chooses for it now."""
+        out, prompt = self.out[r], self.ask(r)
         if out.tries < PLACEMENTS:
             choice, decode, history, cached = self.place(r, decode, fresh, now_s)
         else:
@@ -350,32 +370,30 @@ class Reference:
             "uncached": prompt - min(cached, prompt - 1),
             "predicted": self.own_s(choice, r, cached),
             "history": history,
-            "queued": now_s,
+            "queued": queued_s,
         }
-        self.wait(choice, r, now_s)
+        self.wait(choice, r, now_s, task)
         self.pump(choice, now_s)
 
-    def wait(self, choice: Worker, r: int, now_s: float) -> None:
-        """Into the worker's queue at the router."""
+    def wait(self, choice: Worker, r: int, now_s: float, task=None) -> None:
+        """Into the worker's queue at the router; `task`: it has been in one before."""
+        ask = self.asks[r]
         decode = self.workers[self.out[r].decode_worker]
-        choice.queue.join(
-            r,
-            self.out[r].arrival_s,
-            self.asks[r]["uncached"],
-            int(self.w.priority[r]),
-            self.asks[r]["predicted"],
-            own_rules.due_s(self, r, decode, self.asks[r]["history"], now_s),
-            now_s,
-        )
-        choice.wait_s += self.asks[r]["predicted"]
+        due_s = own_rules.due_s(self, r, decode, ask["history"], ask["queued"])
+        if task is None:
+            came_s, urgency = self.out[r].arrival_s, int(self.w.priority[r])
+            choice.queue.join(r, came_s, ask["uncached"], urgency, ask["predicted"], due_s, now_s)
+        else:
+            choice.queue.take(r, task, ask["uncached"], ask["predicted"], due_s, now_s)
+        choice.wait_s += ask["predicted"]
 
     def ask(self, r: int) -> int:
         """Prompt of the leg: what earlier legs have generated is part of it."""
         return int(self.w.prompt_tokens[r]) + self.out[r].moved
 
     def too_large(self, r: int, decode: Worker) -> bool:
-        whole = int(self.w.prompt_tokens[r] + self.w.output_tokens[r])
-        return self.blocks(decode, whole - 1) > decode.spec.num_blocks
+        lengths = int(self.w.prompt_tokens[r]), int(self.w.output_tokens[r])
+        return self.blocks(decode, decode.spec.most_tokens(*lengths)) > decode.spec.num_blocks
 
     def refuse(self, r: int, now_s: float) -> None:
         self.end(r, "failed" if self.out[r].migrations else "rejected", now_s)
@@ -560,6 +578,7 @@ class Reference:
             each.ttft.held.pop(r, None)
         worker.ttft.add(r, now_s, now_s - self.out[r].arrival_s + lacking_s)
         self.pump(worker, now_s)
+        self.revise(now_s)
         self.add(decode, r, "decode", now_s)
 
     def land(self, worker: Worker, r: int, now_s: float) -> None:

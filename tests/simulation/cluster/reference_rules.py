@@ -56,6 +56,20 @@ class RouterQueue:
         self.tasks[r] = task
         self.waiting.join(self.lane, task, predicted_s, due_s, now_s)
 
+    def ask_next(self, now_s):
+        """Who chooses again, out of the queue for that; None: nobody."""
+        task = self.waiting.ask_next(self.lane, now_s)
+        if task < 0:
+            return None
+        r = next(r for r, t in self.tasks.items() if t == task)
+        return r, self.tasks.pop(r)
+
+    def take(self, r, task, uncached, predicted_s, due_s, now_s) -> None:
+        """One that has chosen again, with its age and what it was passed over."""
+        self.tasks[r] = task
+        self.waiting.set_due(task, due_s)
+        self.waiting.move(self.lane, task, uncached, predicted_s, now_s)
+
     def next(self, now_s, most_tokens):
         """(row to send next, what `send` wants); None: nobody may be sent."""
         task, ordered = self.waiting.look(self.lane, now_s, most_tokens)
@@ -95,10 +109,10 @@ def handover_s(ref, decode, prompt, history) -> float:
     return decode.costs.kv_transfer_s(prompt - history) + step_s
 
 
-def due_s(ref, r, decode, history, now_s) -> float:
+def due_s(ref, r, decode, history, queued_s) -> float:
     limit_s = ref.options.slo.ttft_ms / 1e3
     if ref.options.ordering == "algorithm_2":
-        return now_s + limit_s
+        return queued_s + limit_s
     prompt = ref.ask(r)
     return ref.out[r].arrival_s + limit_s - handover_s(ref, decode, prompt, history)
 
@@ -168,7 +182,10 @@ def local_price(ref, r, d, history, now_s):
     behind_s = max(0.0, d.local_until_s - now_s)
     ttft_s = behind_s + own_s + (now_s - ref.out[r].arrival_s)
     variance = cv * cv * (own_s * own_s + behind_s * behind_s)
-    return 1.0 - chance(limit_s - ttft_s, variance), ttft_s, int(chunk), own_s
+    odds = chance(limit_s - ttft_s, variance)
+    if odds < o.params.toll.least_chance:
+        return 1.0, math.nan, 0, 0.0
+    return 1.0 - odds, ttft_s, int(chunk), own_s
 
 
 def by_deflection(ref, r, decode, history, fresh, now_s):
@@ -227,6 +244,7 @@ def as_dynamo(ref, r, decode, history, fresh, now_s):
 
 PLACES = {
     "toll": by_toll,
+    "batch": by_toll,
     "deflect": by_deflection,
     "kv_cost": as_dynamo,
     "conditional": as_dynamo,

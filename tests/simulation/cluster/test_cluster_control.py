@@ -54,8 +54,30 @@ def test_an_observation_shows_who_waits_where():
     assert seen.decodes.tolist() == [False, True]
 
 
-def test_looking_changes_nothing():
-    cluster, options = uniform_cluster(2, 2, ENGINE, COSTS), SimOptions(placement="ampd")
+def test_an_observation_counts_tokens_that_come_several_a_step_and_those_under_way():
+    engine = replace(ENGINE, verified_tokens=4, emitted_tokens=2.5, async_scheduling=True)
+    run = Simulation(requests((0.0, 100, 200)), uniform_cluster(0, 1, engine, COSTS), SimOptions())
+    run.advance(0.155)
+    seen = run.observe()
+    # The prefill's token at 0.11 s; four steps ended by 0.15 s, the fifth runs: 2 + 3 + 2 + 3, 2.
+    assert seen.totals["output_tokens"].tolist() == [1 + 10]
+    assert seen.context_tokens.tolist() == [100 + 10 + 2]
+    # Blocks for the sixth step, which is composed: 3 tokens more.
+    assert (600 - seen.free_blocks).tolist() == [-(-115 // 16)]
+
+
+@pytest.mark.parametrize("blocks", [600, 60])
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("emitted", [1.0, 2.5])
+def test_looking_changes_nothing(blocks, ahead, emitted):
+    engine = replace(
+        ENGINE,
+        num_blocks=blocks,
+        async_scheduling=ahead,
+        verified_tokens=4,
+        emitted_tokens=emitted,
+    )
+    cluster, options = uniform_cluster(2, 2, engine, COSTS), SimOptions(placement="ampd")
     whole = simulate(busy_load(), cluster, options)
     watched = Simulation(busy_load(), cluster, options)
     for tick in range(1, 400):

@@ -98,7 +98,17 @@ def test_the_random_cases_contain_what_they_are_meant_to_cover():
         seen["local"] += (result.place == 1).any()
         seen["chunking"] += (workload.prompt_tokens > budget).any()
         seen["rejection"] += (result.status == Status.REJECTED.value).any()
+        for kind, engines in (
+            ("ahead", [e.async_scheduling for e in cluster.engines]),
+            ("speculation", [e.verified_tokens > 1 for e in cluster.engines]),
+            ("both", [e.async_scheduling and e.verified_tokens > 1 for e in cluster.engines]),
+        ):
+            of_kind = np.array([engines[worker.engine] for worker in cluster.workers])
+            seen[kind] += (of_kind & (result.counters["output_tokens"] > 0)).any()
+            seen[f"{kind}, preemption"] += (of_kind & (result.counters["preemptions"] > 0)).any()
 
     count()
     kinds = ("preemption", "prefix hit", "transfer", "local", "chunking", "rejection")
+    kinds += ("ahead", "speculation", "both")
     assert all(seen[kind] >= 20 for kind in kinds), seen
+    assert all(seen[f"{kind}, preemption"] >= 3 for kind in ("ahead", "speculation", "both")), seen

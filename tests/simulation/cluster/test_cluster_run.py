@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from cluster_kit import COSTS, ENGINE, requests, two_rounds
@@ -20,6 +22,7 @@ from controller.simulation.cluster import (
     uniform_cluster,
 )
 from controller.simulation.cluster.chunks import pack_schedule, scheduled
+from controller.simulation.cluster.token_gaps import token_gaps
 from controller.simulation.workloads.rows import conversations, single_rounds, template_heads
 
 # The first one compiles the kernels: a minute of processor time.
@@ -125,6 +128,34 @@ def test_history_that_only_the_decode_worker_holds_is_read_before_the_increment_
     assert stock.read_tokens.tolist() == [0, 0]
 
 
+def test_speculation_brings_several_tokens_a_step_and_gaps_of_zero_between_them():
+    engine = replace(ENGINE, verified_tokens=4, emitted_tokens=2.5)
+    run = simulate(requests((0.0, 100, 11)), uniform_cluster(0, 1, engine, COSTS), SimOptions())
+    # The prefill's token, then 2 + 3 + 2 + 3 in four steps of 10 ms.
+    assert run.first_token_s[0] == pytest.approx(0.11)
+    assert run.finish_s[0] == pytest.approx(0.11 + 4 * 0.01)
+    assert run.itl_s[0] == pytest.approx(0.004)
+    assert run.gap_max_s[0] == pytest.approx(0.01)
+    gaps_s, weights = token_gaps(run.state)
+    assert weights[gaps_s == 0].sum() == 6 and weights.sum() == 10
+    assert run.counters["output_tokens"].tolist() == [11]
+
+
+def test_what_arrives_during_a_step_that_has_a_successor_waits_for_that_one():
+    load = requests((0.0, 100, 9), (0.115, 20, 2))
+    first_s = {
+        ahead: simulate(
+            load,
+            uniform_cluster(0, 1, replace(ENGINE, async_scheduling=ahead), COSTS),
+            SimOptions(),
+        ).first_token_s[1]
+        for ahead in (False, True)
+    }
+    # Steps end at 0.11, 0.12, 0.13 s; the one with the new prompt takes 0.03 s.
+    assert first_s[False] == pytest.approx(0.12 + 0.03)
+    assert first_s[True] == pytest.approx(0.13 + 0.03)
+
+
 def test_a_batch_that_the_router_has_not_heard_of_does_not_count():
     # Eight streams at 50 ms a sequence make a local prefill of three chunks the slower one.
     costs = linear_tables(0.010, 0.050, 0.0, 0.001, 0.0, 512, 0.0, 1.0, 10_000.0)
@@ -155,6 +186,33 @@ def test_wrong_values_are_one_clear_line(wrong, what):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("engine", "options", "what"),
+    [
+        ({"num_blocks": 1 << 31}, {}, "engine: num_blocks is 2,147,483,648; the simulator counts"),
+        ({"block_size": 1 << 21}, {}, "engine: block_size is 2,097,152"),
+        ({"max_num_seqs": 1 << 21}, {}, "engine: max_num_seqs is 2,097,152"),
+        ({}, {"in_flight_steps": 1 << 31}, "router: in_flight_steps is 2,147,483,648"),
+        ({"max_num_seqs": 1 << 20}, {}, "400 workers with up to 1,048,576 sequences each need"),
+    ],
+)
+def test_what_the_simulator_cannot_count_to_is_one_clear_line(engine, options, what):
+    cluster = uniform_cluster(100, 300, replace(ENGINE, **engine), COSTS)
+    with pytest.raises(SimulationError) as error:
+        simulate(requests((0.0, 100, 3)), cluster, SimOptions(**options))
+    assert what in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_times_beyond_the_clock_do_not_stop_it():
+    # A step takes 300 years: all its ends are one instant, and the order of things stays.
+    slow = linear_tables(1e10, 0.0, 0.0, 0.001, 0.0, 512, 0.0, 1.0, 10_000.0)
+    cluster = uniform_cluster(1, 1, ENGINE, slow)
+    result = simulate(requests((0.0, 100, 3), (1.0, 100, 3)), cluster, SimOptions(until_s=1e12))
+    assert result.served.all()
+    assert (np.diff([result.first_token_s, result.finish_s], axis=0) > 1e10).all()
+
+
 def test_hits_do_not_depend_on_how_many_look_ups_are_remembered(monkeypatch):
     rng = np.random.default_rng(3)
     heads = template_heads(rng.integers(0, 12, 300), rng.integers(16, 200, 12), 16)
@@ -167,7 +225,7 @@ def test_hits_do_not_depend_on_how_many_look_ups_are_remembered(monkeypatch):
     )
     cluster = uniform_cluster(3, 2, ENGINE, COSTS)
     many = simulate(load, cluster, SimOptions("least_ttft"))
-    monkeypatch.setattr(build, "_front_rows", lambda cut: 1)
+    monkeypatch.setattr(build, "_front_rows", lambda cut, workers: 1)
     one = simulate(load, cluster, SimOptions("least_ttft"))
     assert many.hit_tokens.sum() > 0
     assert np.array_equal(many.hit_tokens, one.hit_tokens)

@@ -25,8 +25,10 @@ from controller.engine import EngineSpec
 from controller.routing.estimates import prefill_due_s
 from controller.routing.inflight import InFlightBound
 from controller.routing.kernels.draws import decision_draw
+from controller.routing.kernels.orderings import ALGORITHM_2
 from controller.routing.registry import PLACEMENTS
 from controller.runtime.router.queues import PrefillQueues, QueueOptions, TooLateError
+from controller.runtime.router.tickets import Again, Ticket
 from controller.simulation.cluster.simulate import simulate
 from controller.simulation.cluster.spec import SimOptions, Status, uniform_cluster
 from controller.types import ClusterView, DecodePool, Place, PrefillTask, RoutingParams, Slo
@@ -55,7 +57,7 @@ class Live(Reference):
             InFlightBound(engine.max_num_batched_tokens, chosen.in_flight_steps),
             chosen.params.window_s,
             ordering_of(chosen),
-            QueueOptions(chosen.reject, late_binding=False),
+            QueueOptions(chosen.reject, late_binding=False, revise=chosen.placement == "batch"),
             engine.block_size,
         )
         self.ids = tuple(worker.number for worker in self.prefill)
@@ -64,7 +66,8 @@ class Live(Reference):
         params = replace(chosen.params, toll=knobs)
         draws: Random = Draws(chosen.seed)  # type: ignore[assignment]
         self.rule = PLACEMENTS[chosen.placement](self.costs, chosen.slo, params, draws)
-        self.tickets: dict[int, object] = {}
+        self.tickets: dict[int, Ticket] = {}
+        self.first_due_s: dict[int, float] = {}
 
     def view(self, r: int, decode, fresh: bool, now_s: float) -> ClusterView:
         columns = {
@@ -90,7 +93,8 @@ class Live(Reference):
         prompt = int(self.w.prompt_tokens[r])
         history = self.hits(decode, r)
         urgency = int(self.w.priority[r])
-        task = PrefillTask(str(r), now_s, history, prompt - history, urgency=urgency)
+        came_s = self.out[r].arrival_s
+        task = PrefillTask(str(r), came_s, history, prompt - history, urgency=urgency)
         view = self.view(r, decode, fresh, now_s)
         made = self.rule.place(task, view)
         if made.place is Place.REMOTE:
@@ -108,8 +112,36 @@ class Live(Reference):
         self.local_s = made.local_s
         return None, decode, history, 0
 
-    def wait(self, choice, r, now_s) -> None:
+    def revise(self, now_s: float) -> None:
+        """The queues have done it."""
+
+    def again(self, r: int, now_s: float) -> Again | None:
+        """What the core does when a prefill that waits is asked once more."""
+        self.unhold(r)
+        decode = self.workers[self.out[r].decode_worker]
+        due_s = self.due_s
+        choice, decode, history, cached = self.place(r, decode, False, now_s)
+        if choice is None:
+            self.send_local(r, decode, history, now_s)
+            return None
+        self.hold(r)
+        ask = self.asks[r]
+        prompt = int(self.w.prompt_tokens[r])
+        if self.queues.ordering.kind == ALGORITHM_2:
+            self.due_s = self.first_due_s[r]
+        ask.update(
+            uncached=prompt - min(cached, prompt - 1),
+            predicted=self.own_s(choice, r, cached),
+            history=history,
+        )
+        self.out[r].prefill_worker = choice.number
+        wants = Again(choice.number, ask["uncached"], ask["predicted"], self.due_s)
+        self.due_s = due_s
+        return wants
+
+    def wait(self, choice, r, now_s, task=None) -> None:
         """Instead of the reference's own queue."""
+        self.first_due_s[r], self.now_s = self.due_s, now_s
         ask = self.asks[r]
         ticket = self.queues.enqueue(
             choice.number,
@@ -119,11 +151,25 @@ class Live(Reference):
             arrival_s=self.out[r].arrival_s,
             due_s=self.due_s,
             urgency=int(self.w.priority[r]),
+            again=lambda: self.again(r, self.now_s),
         )
         self.tickets[r] = ticket
 
     def pump(self, worker, now_s: float) -> None:
         """Whom the queues have granted meanwhile, in that order, and whom they have refused."""
+        for each in self.prefill:
+            self.granted(each, now_s)
+        for r, ticket in list(self.tickets.items()):
+            error = ticket.granted.exception() if ticket.granted.done() else None
+            if error is not None:
+                self.queues._forget(self.queues._lanes[ticket.worker_id], ticket, now_s)
+                del self.tickets[r]
+            if isinstance(error, TooLateError):
+                self.unhold(r)
+                self.end(r, "rejected", now_s)
+
+    def granted(self, worker, now_s: float) -> None:
+        """Send what may be sent, in the order in which it may."""
         lane = self.queues._lanes[worker.number]
         rows, row = [], int(self.queues._waiting.lanes[lane.number]["fly_head"])
         while row >= 0:
@@ -135,12 +181,6 @@ class Live(Reference):
                 worker.flying[r] = None
                 self.out[r].sent_s = now_s
                 self.add(worker, r, "prefill", now_s)
-        for r, ticket in list(self.tickets.items()):
-            granted = ticket.granted
-            if granted.done() and isinstance(granted.exception(), TooLateError):
-                del self.tickets[r]
-                self.unhold(r)
-                self.end(r, "rejected", now_s)
 
     def prefilled(self, worker, r: int, now_s: float) -> None:
         decode = self.workers[self.out[r].decode_worker]
@@ -148,6 +188,7 @@ class Live(Reference):
         ttft_s = now_s - self.out[r].arrival_s + decode.costs.kv_transfer_s(lacking)
         self.queues.record_ttft(worker.number, now_s, ttft_s)
         del worker.flying[r]
+        self.now_s = now_s
         self.queues.release(self.tickets.pop(r), now_s)
         self.pump(worker, now_s)
         self.add(decode, r, "decode", now_s)
