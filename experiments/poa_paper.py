@@ -267,7 +267,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer clients and points")
     parser.add_argument("--answers", type=int, default=32, help="output tokens (not published)")
-    parser.add_argument("--requests", type=int, default=12, help="requests a client, at least 1000 in all")
+    parser.add_argument(
+        "--requests", type=int, default=12, help="requests a client, at least 1000 in all"
+    )
     parser.add_argument("--far", action="store_true", help=f"C of {FAR} too")
     parser.add_argument(
         "--prefix-cache", action=argparse.BooleanOptionalAction, default=True,

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from controller.estimation.signals import Wanted
 
@@ -26,8 +27,7 @@ _ESCAPE = re.compile(r"\\(.)")
 _MOST_CACHED = 200_000
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(NamedTuple):
     """One wanted line."""
 
     wanted: Wanted
