@@ -1,25 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Do the regime detectors and the measured price of anarchy say the truth? In the simulator.
 
-    python experiments/check_regimes.py [--runs 200] [--stationary 150] [--windows 40] [--first-seed
-    1]
+    python experiments/check_regimes.py [--runs 200] [--stationary 150] [--windows 20]
 
 **Detection.** Ramps, steps and bursts on random clusters, watched through what a stock Dynamo
 deployment exports, one look a control period of 5 s (regime_runs.py says what the truth is). A run
 counts as found when the detector turns to transition or worse no later than 3 periods after the
 saturation, and not before the offered load has passed 0.9 of the capacity. A stationary run (load
-0.1 to 0.8) in which it ever does is a false alarm. The paper's rule is judged on the same looks;
+0.1 to 0.75) in which it ever does is a false alarm. The paper's rule is judged on the same looks;
 its threshold, theta1, is the multiple of the unloaded TTFT that did best on training seeds.
 
 **Calibration.** Windows of 5 requests on 3 prefill workers below (load 0.6) and above saturation
 (1.3), three rules: the estimate against the true ratio, whose optimum is enumerated with the
 simulator as judge (poa_calibration.py). The paper's frozen index is held against the same truth.
 
-Thresholds were chosen on seeds 2000 to 2300 of each kind; earlier judgements (seeds 1 to 200, 188
-found and 4 alarms) led to `sure_at` and `least_piled`. Runs here begin at --first-seed, which
-nothing was chosen on. The last line is JSON: detected_in_3_periods, runs, false_alarms, stationary,
-the same of the paper's rule, and poa_bias (mean of estimate less truth) and poa_rank_correlation
-(Spearman) below and above.
+Thresholds were chosen on seeds 2000 to 2520; the rule was changed after judgements on seeds from 1
+(188 of 200 found, 4 alarms), 5001 (194, 2) and 20001 (186, 0). Runs here begin at --first-seed,
+which nothing was chosen on. The last line is JSON: detected_in_3_periods, runs, false_alarms,
+stationary, the same of the paper's rule, and poa_bias (mean of estimate less truth) and
+poa_rank_correlation (Spearman) below and above.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def main() -> int:
     parser.add_argument(
         "--windows", type=int, default=20, help="calibration windows a rule and side"
     )
-    parser.add_argument("--first-seed", type=int, default=5001)
+    parser.add_argument("--first-seed", type=int, default=40001)
     args = parser.parse_args()
     if min(args.runs, args.stationary, args.first_seed) < 0 or args.windows < 2:
         print("check_regimes: counts must be at least 0, --windows at least 2", file=sys.stderr)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The price-of-anarchy paper's experiments 1, 2, 4a, 4b (arXiv 2606.17081) in the simulator.
 
-    python experiments/poa_paper.py [--quick] [--answers 32] [--out rows.csv]
+    python experiments/poa_paper.py [--quick] [--answers 32] [--no-prefix-cache] [--out rows.csv]
 
 Closed loop of C clients, 5 templates, 128 input tokens, profiles of a 340B TP8 (1P/2D) and a 70B
 TP4 (1P/5D, 1P/2D), and 2P/1D, which the paper could not run. Decode workers are chosen as Dynamo's
@@ -33,6 +33,7 @@ import argparse
 import csv
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -58,7 +59,7 @@ from controller.simulation.workloads.closed_loop import closed_loop
 
 GRID = (8, 16, 32, 64, 96, 104, 112, 120, 128, 160, 192, 256)
 FAR = (384, 512, 768)
-"""Beyond the paper's grid, to find a knee that lies elsewhere here."""
+"""With --far: beyond the paper's grid, to find a knee that lies elsewhere here."""
 POINTS = tuple((tau, omega) for tau in (0.0, 0.35, 0.7, 0.8) for omega in (0.0, 0.1, 1.0, 2.0))
 PROMPT, TEMPLATES, BLOCK = 128, 5, 16
 TICK_S = 0.002
@@ -111,11 +112,16 @@ class Run:
     """One closed loop; decode workers are chosen from outside, as requests come in."""
 
     def __init__(
-        self, site: Site, clients: int, tau: float, omega: float, requests: int, answer: int
-    ) -> None:
+        self, site: Site, clients: int, tau: float, omega: float, requests: int, answer: int,
+        cache: bool = True,
+    ) -> None:  # fmt: skip
         self.site, self.tau, self.omega = site, tau, omega
         engine = EngineSpec(
-            block_size=BLOCK, num_blocks=32_768, max_num_batched_tokens=8192, max_num_seqs=512
+            block_size=BLOCK,
+            num_blocks=32_768,
+            max_num_batched_tokens=8192,
+            max_num_seqs=512,
+            prefix_cache=cache,
         )
         cluster = uniform_cluster(site.prefill, site.decode, engine, costs(site.profile).tables)
         load = closed_loop(
@@ -163,14 +169,17 @@ class Run:
             context[chosen] += PROMPT
 
 
-def measure(site: Site, clients: int, tau: float, omega: float, requests: int, answer: int) -> Row:
+def measure(
+    site: Site, clients: int, tau: float, omega: float, requests: int, answer: int,
+    cache: bool = True,
+) -> Row:  # fmt: skip
     """Serve and take every index; the first fifth of the requests is warm-up."""
-    run = Run(site, clients, tau, omega, requests, answer)
+    run = Run(site, clients, tau, omega, requests, answer, cache)
     run.serve()
     result = run.sim.result()
     kept = np.arange(len(run.load)) >= max(clients, len(run.load) // 5)
     ttft_s = (result.ttft_s)[kept & result.served]
-    idle_s = _idle_ttft_s(site)
+    idle_s = _idle_ttft_s(site, cache)
     bindings, frozen = _binding_windows(run, kept)
     step = step_time(costs(site.profile))
     span_s = np.nanmax(result.finish_s) - result.arrival_s[kept].min()
@@ -191,9 +200,9 @@ def measure(site: Site, clients: int, tau: float, omega: float, requests: int, a
 
 
 @cache
-def _idle_ttft_s(site: Site) -> float:
+def _idle_ttft_s(site: Site, cache: bool) -> float:
     """Mean TTFT of a single client."""
-    run = Run(site, 1, 0.0, 1.0, 24, 4)
+    run = Run(site, 1, 0.0, 1.0, 24, 4, cache)
     run.serve()
     return float(run.sim.result().ttft_s[8:].mean())
 
@@ -258,7 +267,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer clients and points")
     parser.add_argument("--answers", type=int, default=32, help="output tokens (not published)")
-    parser.add_argument("--requests", type=int, default=12, help="requests a client, at least 1500")
+    parser.add_argument(
+        "--requests", type=int, default=12, help="requests a client, at least 1000 in all"
+    )
+    parser.add_argument("--far", action="store_true", help=f"C of {FAR} too")
+    parser.add_argument(
+        "--prefix-cache", action=argparse.BooleanOptionalAction, default=True,
+        help="whether engines reuse the 5 templates; without, a prefill costs all 128 tokens",
+    )  # fmt: skip
     parser.add_argument("--out", type=Path, help="all rows, CSV")
     args = parser.parse_args()
     if args.answers < 2 or args.requests < 2:
@@ -280,29 +296,34 @@ def main() -> int:
 
 def experiments(args: argparse.Namespace) -> list[Row]:
     """All rows: the grid at (0, 1), then the points below and above the knee."""
-    grid = GRID[::3] if args.quick else (*GRID, *FAR)
+    grid = (GRID[::3] if args.quick else GRID) + (FAR if args.far else ())
     points = POINTS[::5] if args.quick else POINTS
     rows = []
     for site in SITES:
         print(f"\n{site.name}: clients, frozen, realised, binding, prefill, TTFT p50/p99 ms, req/s")
 
         def one(clients: int, tau: float, omega: float, site: Site = site) -> Row:
-            count = max(1500 if not args.quick else 300, args.requests * clients)
-            row = measure(site, clients, tau, omega, count, args.answers)
+            count = max(1000 if not args.quick else 300, args.requests * clients)
+            row = measure(site, clients, tau, omega, count, args.answers, args.prefix_cache)
             rows.append(row)
             print(_line(row), flush=True)
             return row
 
         swept = [one(clients, 0.0, 1.0) for clients in grid]
         found = knee(swept)
-        below = max([c for c in grid if found is None or c < found], default=grid[0])
-        above = found or grid[-1]
+        below, above = sides(found, grid)
         print(f"knee: {found}; points at {below} (4a) and {above} (4b)")
         for clients in (below, above):
             for tau, omega in points:
                 if (tau, omega) != (0.0, 1.0):
                     one(clients, tau, omega)
     return rows
+
+
+def sides(at: int | None, grid: Sequence[int]) -> tuple[int, int]:
+    """C of experiments 4a and 4b: 64 and the knee, or around what there is."""
+    below = max([c for c in grid if c <= 64 and (at is None or c < at)], default=grid[0])
+    return below, at or grid[-1]
 
 
 def knee(swept: list[Row]) -> int | None:
@@ -321,14 +342,14 @@ def figures(rows: list[Row]) -> dict[str, Any]:
         mine = [row for row in rows if row.site == site.name]
         base = [row for row in mine if (row.tau, row.omega) == (0.0, 1.0)]
         at = knee(base)
-        below = max([row.clients for row in base if at is None or row.clients < at], default=None)
+        below, above = sides(at, [row.clients for row in base])
         found[site.name] = {
             "knee_clients": at,
             "realised": {str(row.clients): round(row.realised, 2) for row in base},
             "frozen": {str(row.clients): _rounded(row.frozen) for row in base},
             "binding": {str(row.clients): _rounded(row.binding) for row in base},
             "cv_below": spread([row for row in mine if row.clients == below]),
-            "cv_above": spread([row for row in mine if row.clients == at]),
+            "cv_above": spread([row for row in mine if row.clients == above]),
         }
     return found
 

@@ -34,6 +34,8 @@ from experiments.simulated_scrapes import roster, scrapes
 PERIOD_S = 5.0
 LIMIT = 10.0
 NEAR = 0.9
+STEADY = 0.75
+"""Most load of a stationary run: above it requests do miss for seconds, by chance."""
 MISSING = 0.95
 PROFILES = ("llama31_70b_tp4_h100", "llama31_70b_fp8_tp4_b200", "qwen3_32b_fp8_tp2_h100")
 KINDS = ("ramp", "step", "burst")
@@ -77,7 +79,7 @@ def draw(kind: str, seed: int) -> Draw:
     start_s = float(rng.uniform(80, 140))
     lasts_s = {"ramp": rng.uniform(100, 160), "step": 120.0, "burst": rng.uniform(40, 70)}
     end_s = start_s + float(lasts_s.get(kind, 0.0))
-    low = float(rng.uniform(0.1, 0.8) if stationary else rng.uniform(0.3, 0.7))
+    low = float(rng.uniform(0.1, STEADY) if stationary else rng.uniform(0.3, 0.7))
     return Draw(
         kind=kind,
         seed=seed,

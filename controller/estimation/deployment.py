@@ -14,11 +14,11 @@ our router says, else the wait that the backlog means (Little: backlog over serv
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from controller.estimation.exposition import Labels
-from controller.estimation.identity import same_model, worker_id
+from controller.estimation.identity import same_model
 from controller.estimation.metric_window import Keep, MetricWindow, every
 from controller.estimation.readings import (
     Known,
@@ -30,11 +30,11 @@ from controller.estimation.readings import (
     ratio,
     total,
 )
-from controller.estimation.roster import Role, Roster, role_of_label
-from controller.estimation.signals import SPECS, IdBase, Signal
+from controller.estimation.roster import Role, Roster
+from controller.estimation.signals import Signal
+from controller.estimation.worker_ids import WorkerIds, label
 
 _FRONTEND = (Signal.STARTED, Signal.ACTIVE, Signal.BLOCK_SIZE, Signal.MODEL_READY, Signal.QUEUED)
-_GENERATE = "generate"
 _FULL = 0.9
 """KV usage below which nobody can be waiting for room."""
 
@@ -50,7 +50,10 @@ class PoolReadings:
     served_per_s: Reading
     backlog: Reading
     """Requests that this pool has not served yet (decode: that wait for a seat)."""
+    oldest_s: Reading
+    """Age of the oldest request that it has not served, where somebody measures it."""
     queue_age_s: Reading
+    """That, else the wait that the backlog means by Little's law."""
     latency_s: Reading
     """Mean time of a prefill in its worker: what both pools' waits are measured by, since both are
     part of a TTFT."""
@@ -108,9 +111,10 @@ class DeploymentView:
         roster: Roster,
         model: str | None = None,
         period_s: float | None = None,
+        ids: WorkerIds | None = None,
     ) -> None:
         self._period_s = period_s
-        self._ids: dict[Labels, int | None] = {}
+        self._ids = ids or WorkerIds(roster.workers.keys())
         self._window = window
         self._roster = roster
         self._model = model
@@ -151,7 +155,7 @@ class DeploymentView:
             w.gauge(Signal.QUEUED, self._in_prefill), held, w.gauge(Signal.QUEUED, self._of_model)
         )
         backlog = self._or_idle(backlog)
-        age = first_known(w.gauge(Signal.EQ_AGE), _waited(backlog, served))
+        oldest = w.gauge(Signal.EQ_AGE)
         workers = self._count(Role.PREFILL)
         busy = self._rate(Signal.PASS_BUSY, keep)
         return PoolReadings(
@@ -160,7 +164,8 @@ class DeploymentView:
             arrived_per_s=started,
             served_per_s=served,
             backlog=backlog,
-            queue_age_s=age,
+            oldest_s=oldest,
+            queue_age_s=first_known(oldest, _waited(backlog, served)),
             latency_s=first_known(w.mean(Signal.WORKER_DURATION, keep), w.mean(Signal.EQ_PREFILLS)),
             utilisation=ratio(busy, Known(float(workers or 0))),
             served_by=self._served_by(Role.PREFILL),
@@ -189,6 +194,7 @@ class DeploymentView:
             ),
             served_per_s=served,
             backlog=waiting,
+            oldest_s=Unknown(Why.NEVER_SEEN),
             queue_age_s=_waited(waiting, served),
             latency_s=latency_s,
             utilisation=usage,
@@ -200,10 +206,6 @@ class DeploymentView:
         """Targets that answer as a frontend."""
         w = self._window
         return tuple(t for t in w.targets if any(w.has(signal, t) for signal in _FRONTEND))
-
-    def labelled_roles(self) -> dict[int, Role]:
-        """Workers by the `worker_type` labels of the frontend's own series."""
-        return labelled_roles(self._window)
 
     def _rate(self, signal: Signal, keep: Keep = every) -> Reading:
         return self._window.rate(signal, keep, self._period_s)
@@ -247,7 +249,7 @@ class DeploymentView:
         """Who finished nothing in the window is there with 0, if it was looked at."""
         found: dict[int, float] = {}
         for _, labels, count in self._window.increases(Signal.WORKER_DURATION, self._on(role)):
-            number = self._id(labels)
+            number = self._ids.of(labels)
             if number is not None:
                 found[number] = found.get(number, 0.0) + count
         return found
@@ -255,24 +257,17 @@ class DeploymentView:
     def _of_model(self, target: str, labels: Labels) -> bool:
         if self._model is None:
             return True
-        name = _label(labels, "model") or _label(labels, "model_name")
+        name = label(labels, "model") or label(labels, "model_name")
         return name is None or same_model(name, self._model)
 
     def _in_prefill(self, target: str, labels: Labels) -> bool:
-        return _label(labels, "phase") == Role.PREFILL.value
+        return label(labels, "phase") == Role.PREFILL.value
 
     def _on(self, role: Role) -> Keep:
         """Series with a worker id: those of live workers of a role, at their main endpoint."""
         members = {worker.worker_id for worker in self._roster.of(role)}
-        return lambda target, labels: self._id(labels) in members
-
-    def _id(self, labels: Labels) -> int | None:
-        """The worker of a series; None for none, and for what is not its main endpoint."""
-        if labels not in self._ids:
-            endpoint = _label(labels, "dynamo_endpoint")
-            main = endpoint is None or endpoint == _GENERATE
-            self._ids[labels] = _id_of(labels, self._roster.workers) if main else None
-        return self._ids[labels]
+        of = self._ids.of
+        return lambda target, labels: of(labels) in members
 
     def _at(self, role: Role) -> Keep:
         """An engine's own series, which name no worker: those at targets of a role."""
@@ -286,7 +281,7 @@ class DeploymentView:
         members = {role: {w.worker_id for w in self._roster.of(role)} for role in roles}
         for signal in (Signal.WORKER_ACTIVE, Signal.WORKER_REQUESTS):
             for point in self._window.points(signal):
-                number = self._id(point.labels)
+                number = self._ids.of(point.labels)
                 for role in roles:
                     if number in members[role]:
                         homes.setdefault(role, set()).add(point.target)
@@ -302,55 +297,15 @@ def concurrency(rate: Reading, ttft_s: Reading, tokens: Reading, itl_s: Reading)
     return _product(rate, both)
 
 
-def labelled_roles(window: MetricWindow) -> dict[int, Role]:
-    """Workers by the `worker_type` labels that a frontend puts on its own series."""
-    found: dict[int, Role] = {}
-    for point in window.points(Signal.REGISTERED):
-        _note(found, _label(point.labels, "router_worker_id"), point.labels)
-    for signal in (Signal.BOOKED_PREFILL, Signal.BOOKED_DECODE):
-        for point in window.points(signal):
-            _note(found, _label(point.labels, "worker_id"), point.labels)
-    return found
-
-
-def orphans(window: MetricWindow, roster: Roster) -> tuple[int, ...]:
+def orphans(window: MetricWindow, roster: Roster, ids: WorkerIds) -> tuple[int, ...]:
     """Workers with per-worker series that are not registered any more."""
     found = {
         number
         for signal in (Signal.BOOKED_PREFILL, Signal.BOOKED_DECODE, Signal.WORKER_ACTIVE)
-        for point in window.points(signal, every)
-        if (number := _id_in(signal, point.labels, roster.workers)) is not None
-        and not roster.counts(number)
+        for labels in window.labels(signal)
+        if (number := ids.of(labels)) is not None and not roster.counts(number)
     }
     return tuple(sorted(found))
-
-
-def _id_in(signal: Signal, labels: Labels, live: Mapping[int, object]) -> int | None:
-    text = _label(labels, "worker_id")
-    return None if text is None else worker_id(text, SPECS[signal].ids, live.keys())
-
-
-def _id_of(labels: Labels, live: Mapping[int, object]) -> int | None:
-    """Of a family that has `dynamo_component` in hexadecimal, of a frontend's own in decimal."""
-    text = _label(labels, "worker_id")
-    if text is None:
-        return None
-    base = IdBase.DECIMAL if _label(labels, "worker_type") is not None else IdBase.HEX
-    return worker_id(text, base, live.keys())
-
-
-def _note(found: dict[int, Role], text: str | None, labels: Iterable[tuple[str, str]]) -> None:
-    role = role_of_label(dict(labels).get("worker_type"))
-    number = None if text is None else worker_id(text, IdBase.DECIMAL)
-    if role is not None and number is not None:
-        found[number] = role
-
-
-def _label(labels: Labels, name: str) -> str | None:
-    for key, value in labels:
-        if key == name:
-            return value
-    return None
 
 
 def _waited(backlog: Reading, served_per_s: Reading) -> Reading:

@@ -14,18 +14,16 @@ from controller.estimation import events
 from controller.estimation.deployment import (
     DeploymentReadings,
     DeploymentView,
-    labelled_roles,
     orphans,
 )
 from controller.estimation.events import Event, EventInput, EventParams, EventState, Prefixes
-from controller.estimation.exposition import Labels
-from controller.estimation.identity import worker_id
 from controller.estimation.metric_window import Growth, MetricWindow
 from controller.estimation.readings import Known, Stale, Unknown, value_of
 from controller.estimation.regime.tracker import RegimeParams, RegimeReport, RegimeState, tick
 from controller.estimation.roster import Role, Roster, Worker, merged
 from controller.estimation.scrapes import Scrape
-from controller.estimation.signals import SPECS, Signal
+from controller.estimation.signals import Signal
+from controller.estimation.worker_ids import LabelledRoles, WorkerIds
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +94,8 @@ class Estimator:
         self._regime = RegimeState()
         self._events = EventState()
         self._skipped = 0
+        self._ids = WorkerIds()
+        self._labelled = LabelledRoles()
 
     def take(self, scrapes: Iterable[Scrape]) -> None:
         """Looks at targets, in any order."""
@@ -107,16 +107,17 @@ class Estimator:
         """One control period ends."""
         window, params = self.window, self.params
         window.advance(now_s)
-        labels = labelled_roles(window)
-        roster = merged(discovered.workers, labels, discovered.complete)
-        view = DeploymentView(window, roster, params.model, params.period_s)
+        roster = merged(discovered.workers, self._labelled.read(window), discovered.complete)
+        if self._ids.live != roster.workers.keys():
+            self._ids = WorkerIds(frozenset(roster.workers))
+        view = DeploymentView(window, roster, params.model, params.period_s, self._ids)
         readings = view.read()
         self._regime, regime = tick(self._regime, readings, params.regime)
         seen = EventInput(
             readings=readings,
             roster=roster,
             pending=value_of(window.gauge(Signal.ROUTER_PENDING)),
-            idle_workers={Role.PREFILL: _idle(window, roster, Role.PREFILL)},
+            idle_workers={Role.PREFILL: _idle(window, roster, Role.PREFILL, self._ids)},
             prefixes=_prefixes(window),
         )
         self._events, found = events.find(self._events, seen, params.events)
@@ -132,26 +133,21 @@ class Estimator:
             frontends=frontends,
             failures=window.failures(),
             stale_targets=window.stale_targets(),
-            orphans=orphans(window, roster),
+            orphans=orphans(window, roster, self._ids),
             skipped_lines=self._skipped,
             no_traffic_yet=bool(frontends) and not started,
         )
 
 
-def _idle(window: MetricWindow, roster: Roster, role: Role) -> tuple[int, ...]:
+def _idle(window: MetricWindow, roster: Roster, role: Role, ids: WorkerIds) -> tuple[int, ...]:
     """Workers of a role that show that nothing is active."""
     busy: dict[int, float] = {}
-    for point in window.points(Signal.WORKER_ACTIVE, _generates):
-        text = dict(point.labels).get("worker_id", "")
-        number = worker_id(text, SPECS[Signal.WORKER_ACTIVE].ids, roster.workers.keys())
+    for point in window.points(Signal.WORKER_ACTIVE):
+        number = ids.of(point.labels)
         if number is not None:
             busy[number] = busy.get(number, 0.0) + point.value
     members = [worker.worker_id for worker in roster.of(role)]
     return tuple(number for number in members if busy.get(number) == 0.0)
-
-
-def _generates(target: str, labels: Labels) -> bool:
-    return dict(labels).get("dynamo_endpoint", "generate") == "generate"
 
 
 def _prefixes(window: MetricWindow) -> Prefixes:

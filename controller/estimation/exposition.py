@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from controller.estimation.signals import Wanted
 
@@ -26,8 +27,7 @@ _ESCAPE = re.compile(r"\\(.)")
 _MOST_CACHED = 200_000
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(NamedTuple):
     """One wanted line."""
 
     wanted: Wanted
@@ -38,20 +38,28 @@ class Sample:
 
 @dataclass(slots=True)
 class ExpositionReader:
-    """Reads texts one after the other; label sets that recur are read once."""
+    """Reads texts one after the other; what stands before a value is read once."""
 
     wanted: Mapping[str, Wanted]
     skipped: int = 0
     """Wanted lines that could not be read, so far."""
-    _labels: dict[str, Labels] = field(default_factory=dict)
+    _heads: dict[str, tuple[Wanted, Labels]] = field(default_factory=dict)
+    """By name and labels as written, without the closing brace."""
 
     def read(self, text: str) -> Iterator[Sample]:
         """The wanted samples of one text, in its order; never raises."""
-        wanted, unwanted = self.wanted, "#"
+        heads, wanted, unwanted = self._heads, self.wanted, "#"
         for line in text.split("\n"):
             # Lines of a family stand together: most are passed over by this alone.
             if line.startswith(unwanted):
                 continue
+            head, _, tail = line.rpartition("} ")
+            known = heads.get(head)
+            if known is not None:
+                value = _value(tail)
+                if value is not None:
+                    yield Sample(*known, value)
+                    continue
             brace = line.find("{")
             name = line[:brace] if brace > 0 else line.partition(" ")[0]
             entry = wanted.get(name)
@@ -59,32 +67,26 @@ class ExpositionReader:
                 if brace > 0:
                     unwanted = line[: brace + 1]
                 continue
-            sample = self._sample(entry, line, brace if brace > 0 else -1, len(name))
+            sample = self._sample(entry, line, brace, len(name))
             if sample is None:
                 self.skipped += 1
             else:
                 yield sample
 
     def _sample(self, entry: Wanted, line: str, brace: int, after: int) -> Sample | None:
+        """Read it in full, and remember what stands before the value."""
         labels: Labels | None = ()
-        if brace >= 0:
+        if brace > 0:
             after = line.rfind("}") + 1
-            labels = self._parsed(line[brace + 1 : after - 1]) if after > brace else None
+            labels = _parse_labels(line[brace + 1 : after - 1]) if after > brace else None
         value = _value(line[after:])
         if labels is None or value is None:
             return None
+        if brace > 0:
+            if len(self._heads) >= _MOST_CACHED:
+                self._heads.clear()
+            self._heads[line[: after - 1]] = entry, labels
         return Sample(entry, labels, value)
-
-    def _parsed(self, text: str) -> Labels | None:
-        known = self._labels.get(text)
-        if known is not None:
-            return known
-        labels = _parse_labels(text)
-        if labels is not None:
-            if len(self._labels) >= _MOST_CACHED:
-                self._labels.clear()
-            self._labels[text] = labels
-        return labels
 
 
 def _parse_labels(text: str) -> Labels | None:

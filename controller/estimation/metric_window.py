@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from controller.estimation.exposition import Labels
 from controller.estimation.increase import Counts, Track, as_counts
@@ -32,8 +33,7 @@ def every(target: str, labels: Labels) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(NamedTuple):
     """The latest value of one gauge."""
 
     target: str
@@ -153,6 +153,11 @@ class MetricWindow:
             for labels, value in series.items():
                 if not isinstance(value, Histogram) and keep(name, labels):
                     yield Point(name, labels, value, answered_s)
+
+    def labels(self, signal: Signal) -> Iterator[Labels]:
+        """Label sets of a signal's latest series."""
+        for series in self._shown.get(signal, {}).values():
+            yield from series
 
     def gauge(self, signal: Signal, keep: Keep = every) -> Reading:
         """Sum of a gauge's latest values."""

@@ -65,9 +65,12 @@ def scrape_of_samples(
 ) -> Scrape:
     """Samples of one target at one instant; of a duplicate the first counts."""
     found: dict[Signal, dict[int, list[Sample]]] = {}
+    last, into = None, []  # samples of a family come together
     for sample in samples:
-        ranks = found.setdefault(sample.wanted.signal, {})
-        ranks.setdefault(sample.wanted.rank, []).append(sample)
+        if sample.wanted is not last:
+            last = sample.wanted
+            into = found.setdefault(last.signal, {}).setdefault(last.rank, [])
+        into.append(sample)
     series: dict[Signal, Mapping[Labels, Value]] = {}
     names: dict[Signal, tuple[str, ...]] = {}
     for signal, ranks in found.items():

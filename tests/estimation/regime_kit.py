@@ -7,7 +7,7 @@ from controller.estimation.regime.cusum import CusumParams, CusumState, step
 from controller.estimation.regime.values import PoolSample, Verdict
 
 
-def sample(number, arrived=10.0, served=10.0, backlog=1.0, age=0.1, latency=0.1, workers=1):
+def sample(number, arrived=10.0, served=10.0, backlog=1.0, age=None, latency=0.1, workers=1):
     """One control period of 5 s."""
     return PoolSample(5.0 * number, arrived, served, backlog, age, workers, latency)
 

@@ -25,6 +25,7 @@ from controller.estimation.readings import Known, Unknown, Why
 from controller.estimation.regime.values import Regime
 from controller.estimation.roster import Role, RoleSource, Roster, from_cards, merged
 from controller.estimation.signals import IdBase, Signal
+from controller.estimation.worker_ids import WorkerIds
 
 pytestmark = pytest.mark.unit
 
@@ -181,7 +182,7 @@ def test_14606_series_of_removed_workers_are_left_out():
                       'dynamo_frontend_model_total_kv_blocks 1000'])  # fmt: skip
     made = window(look(text, 0.0))
     roster = Roster({8: worker(8, Role.DECODE)}, complete=True)
-    assert orphans(made, roster) == (7,)
+    assert orphans(made, roster, WorkerIds({8})) == (7,)
     usage = DeploymentView(made, roster).read().pools[Role.DECODE].utilisation
     assert usage == Known(0.1)
 

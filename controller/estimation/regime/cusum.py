@@ -3,8 +3,8 @@
 
 Owns: the rule for one pool. Does not own: which series are arrivals and service (deployment.py).
 
-With A and D the requests that arrived and were served in a control period, and m their mean service
-rate over the last periods, the sum
+With A and D the requests that arrived and were served in a control period, and m what the pool can
+serve a second, the sum
 
     S <- max(0, S + (A - D) - k*A),      in seconds: S/m
 
@@ -14,7 +14,9 @@ those that still wait, and it is they who matter.
 
     transition   age >= a1 and S/m >= c*a1       saturated   age >= a2 and S/m >= c*a2
 
-and S at least `least_piled` requests a worker.
+and S at least `least_piled` requests a worker. m is the mean rate of the last periods, or what the
+workers would serve one after the other in their unloaded time if that is more: a pool that is
+hardly asked serves slowly. Where nobody measures the age it is the backlog over m.
 
 a1 and a2 are multiples of the unloaded time in the pool, which is learnt (the least mean time in
 its workers that was seen, else the least wait), or given by the operator. Down again below
@@ -38,13 +40,13 @@ class CusumParams:
 
     allowance: float = 0.02
     """Share of the arrivals that may be late without adding up (k)."""
-    transition_at: float = 10.0
+    transition_at: float = 9.0
     saturated_at: float = 40.0
     piled_share: float = 0.5
     """Share of the age threshold that must have piled up (c)."""
     least_piled: float = 6.0
     """Requests a worker that must have piled up: by Little two are a long wait at low rates."""
-    sure_at: float = 1.75
+    sure_at: float = 2.0
     """At so many times the threshold one sample is enough for a transition."""
     release: float = 0.5
     least_wait_s: float = 0.03
@@ -73,9 +75,18 @@ class CusumState:
     samples: int = 0
 
 
-def piled_s(state: CusumState) -> float | None:
+def piled_s(state: CusumState, workers: int | None) -> float | None:
     """S in seconds of the pool's work; None before anything was served."""
-    return state.piled / state.rate_per_s if state.rate_per_s else None
+    rate = can_serve_per_s(state, workers)
+    return state.piled / rate if rate else None
+
+
+def can_serve_per_s(state: CusumState, workers: int | None) -> float | None:
+    """m; None before anything was served."""
+    if not state.rate_per_s:
+        return None
+    alone = (workers or 1) / state.unloaded_s if state.unloaded_s else 0.0
+    return max(state.rate_per_s, alone)
 
 
 def step(state: CusumState, sample: PoolSample, params: CusumParams) -> tuple[CusumState, Verdict]:
@@ -92,12 +103,11 @@ def step(state: CusumState, sample: PoolSample, params: CusumParams) -> tuple[Cu
         return _say(replace(moved, piled=0.0), Regime.IDLE, RegimeReason.NO_TRAFFIC, params)
     if moved.samples < params.min_samples:
         return _say(moved, Regime.UNKNOWN, RegimeReason.TOO_FEW_SAMPLES, params)
-    age_s = sample.queue_age_s
-    if age_s is None:
-        age_s = _implied_age_s(moved, sample)
+    age_s = _age_s(moved, sample)
     if age_s is None:
         return _say(moved, Regime.UNKNOWN, RegimeReason.SIGNAL_UNKNOWN, params)
     moved = _learnt(moved, sample.latency_s if sample.latency_s else age_s, served, params)
+    age_s = _age_s(moved, sample) or 0.0
     proposed, reason = _proposed(moved, age_s, served, sample.workers or 1, params)
     first_s, _ = thresholds_s(moved, params)
     return _say(moved, proposed, reason, params, sure=age_s >= params.sure_at * first_s)
@@ -123,12 +133,13 @@ def _accumulated(
     return replace(state, piled=max(0.0, piled), rate_per_s=rate)
 
 
-def _implied_age_s(state: CusumState, sample: PoolSample) -> float | None:
+def _age_s(state: CusumState, sample: PoolSample) -> float | None:
+    if sample.oldest_s is not None:
+        return sample.oldest_s
     if sample.backlog == 0:
         return 0.0
-    if sample.backlog is None or not state.rate_per_s:
-        return None
-    return sample.backlog / state.rate_per_s
+    rate = can_serve_per_s(state, sample.workers)
+    return None if sample.backlog is None or not rate else sample.backlog / rate
 
 
 def _learnt(state: CusumState, time_s: float, served: float, params: CusumParams) -> CusumState:
@@ -149,10 +160,10 @@ def _proposed(
     state: CusumState, age_s: float, served: float, workers: int, params: CusumParams
 ) -> tuple[Regime, RegimeReason]:
     first_s, second_s = thresholds_s(state, params)
-    waited_s = piled_s(state)
-    if served == 0 and age_s >= first_s:
-        return Regime.SATURATED, RegimeReason.NOTHING_SERVED
+    waited_s = piled_s(state, workers)
     few = state.piled < params.least_piled * workers
+    if served == 0 and age_s >= first_s and not few:
+        return Regime.SATURATED, RegimeReason.NOTHING_SERVED
     piled = 0.0 if waited_s is None or few else waited_s
     now = state.held.regime
     if _over(age_s, piled, second_s, params, now is Regime.SATURATED):

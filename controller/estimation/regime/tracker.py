@@ -89,7 +89,9 @@ def tick(
         pools=verdicts,
         paper=said,
         ewma_ttft_p99_s=paper.ewma_s,
-        piled_s={role: cusum.piled_s(each) for role, each in pools.items()},
+        piled_s={
+            role: cusum.piled_s(each, readings.pools[role].workers) for role, each in pools.items()
+        },
         thresholds_s={r: cusum.thresholds_s(each, params.cusum) for r, each in pools.items()},
         changes=changes,
     )
@@ -103,7 +105,7 @@ def sample_of(pool: PoolReadings, at_s: float) -> PoolSample:
         arrived_per_s=value_of(pool.arrived_per_s),
         served_per_s=value_of(pool.served_per_s),
         backlog=value_of(pool.backlog),
-        queue_age_s=value_of(pool.queue_age_s),
+        oldest_s=value_of(pool.oldest_s),
         workers=pool.workers,
         latency_s=value_of(pool.latency_s),
     )

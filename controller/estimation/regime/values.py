@@ -51,8 +51,8 @@ class PoolSample:
     served_per_s: float | None
     backlog: float | None
     """Requests that it has not served yet."""
-    queue_age_s: float | None
-    """Age of the oldest of them, or the wait that they mean."""
+    oldest_s: float | None
+    """Age of the oldest of them, where somebody measures it."""
     workers: int | None = None
     latency_s: float | None = None
     """Mean time in the workers of those it finished lately: what is learnt of the unloaded pool."""
