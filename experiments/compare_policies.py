@@ -2,7 +2,7 @@
 """Placement x ordering x rejection in the simulator, over workloads and loads.
 
     python experiments/compare_policies.py [--quick] [--seeds 5] [--jobs N] [--out rows.parquet]
-        [--mooncake FILE] [--azure FILE]
+        [--mooncake FILE] [--azure FILE] [--ttft-scales 0.5 1 2] [--cost-biases 0.8 1 1.25]
 
 The protocol is that of policy_cells.py. First the rate at which AMPD as published attains 60 % is
 found for each workload; loads are multiples of it. Every placement gets its own best of six
@@ -10,16 +10,22 @@ deployments of the same four workers (prefill share, decode step budget), chosen
 under hopeless-last and, in its published form, under that; cells are judged on fresh seeds.
 Attainment by the mean ITL and by the p99 gap stand side by side in every row.
 
-`--quick`: fewer rules, loads and seeds. Raw rows go to Parquet, one a run. The last line is JSON:
+`--quick`: fewer rules, loads and seeds. TTFT limits at other scales and biased costs are runs of
+the published forms, of all placements under the default's ordering and of the default. Raw rows go
+to Parquet, one a run. The last line is JSON:
 
     default_rule            declared in policy_cells.py before the runs
     worst_margin_points     over all cells: attainment of the default less that of the best other
                             combination, the worse of both ITL criteria, mean over seeds
     worst_margin_cell       which cell that is
+    non_inferior_cells      of `criterion_cells` (workload, load, criterion): those in which the
+                            paired 95 % interval of that difference lies above -1 point
     ratio_at_ampd60         default over AMPD where AMPD attains 60 %, least over workloads
     r90_ratio_published     R90 of the default over that of the best published rule, by workload
     r90_ratio_equal_ordering  the same against placements of others under the same ordering
     longest_wait_s          of the default at the highest load at which it is sustained
+    claims                  what the papers claim, measured here (policy_statistics.py)
+    variants                by TTFT scale and cost bias: the worst margin and where
 """
 
 from __future__ import annotations
@@ -31,7 +37,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -45,7 +51,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # also as a scr
 from controller.errors import UserError
 from experiments import policy_cells as cells
 from experiments.policy_cells import AMPD, DEFAULT, Deployment, Rule
-from experiments.policy_statistics import bootstrap_ratio, r90
+from experiments.policy_statistics import (
+    ampd_claim,
+    bootstrap_ratio,
+    deflection_claim,
+    paired_interval,
+    r90,
+)
 
 TRAINING = (1001, 1002)
 FIRST_SEED = 101
@@ -80,11 +92,21 @@ class Job:
     rule: Rule
     deployment: Deployment
     seed: int
+    ttft_scale: float = 1.0
+    cost_bias: float = 1.0
 
 
 def _run(job: Job) -> dict[str, Any]:
     scene = scenes_of(job.files)[job.scene]
-    summary, slope = cells.run_cell(scene, job.rate, job.rule, job.deployment, job.seed)
+    slo = replace(scene.slo, ttft_ms=scene.slo.ttft_ms * job.ttft_scale)
+    summary, slope = cells.run_cell(
+        replace(scene, slo=slo),
+        job.rate,
+        job.rule,
+        job.deployment,
+        job.seed,
+        cost_bias=job.cost_bias,
+    )
     return {
         "workload": scene.name,
         "load": job.load,
@@ -95,6 +117,9 @@ def _run(job: Job) -> dict[str, Any]:
         "reject": job.rule.reject,
         "deployment": job.deployment.name,
         "seed": job.seed,
+        "ttft_scale": job.ttft_scale,
+        "cost_bias": job.cost_bias,
+        "slo_itl_ms": scene.slo.itl_ms,
         "requests": summary.requests,
         "attainment": summary.attainment,
         "attainment_p99_gap": summary.attainment_p99_gap,
@@ -184,6 +209,19 @@ def chosen_rules(quick: bool) -> list[Rule]:
     return list(rules)
 
 
+def variant_rules() -> list[Rule]:
+    """What is also run at other limits and with biased costs."""
+    equal = {Rule(p, DEFAULT.ordering) for p in cells.PLACEMENTS}
+    return sorted({*cells.PUBLISHED, *equal, DEFAULT})
+
+
+def variants(args: argparse.Namespace) -> list[tuple[float, float]]:
+    """(TTFT scale, cost bias) beside (1, 1)."""
+    return [(scale, 1.0) for scale in args.ttft_scales if scale != 1.0] + [
+        (1.0, bias) for bias in args.cost_biases if bias != 1.0
+    ]
+
+
 def compare(args: argparse.Namespace, files: Files) -> tuple[pd.DataFrame, dict[str, float]]:
     """All rows, and AMPD's 60 % rate by workload."""
     scenes, rules = scenes_of(files), chosen_rules(args.quick)
@@ -200,6 +238,14 @@ def compare(args: argparse.Namespace, files: Files) -> tuple[pd.DataFrame, dict[
                 for rule in rules
                 for seed in seeds
             ]
+            jobs += [
+                Job(files, i, load, load * rate, rule, best[rule.name], seed, scale, bias)
+                for scale, bias in variants(args)
+                for load in args.loads
+                for rule in variant_rules()
+                if rule.name in best
+                for seed in seeds
+            ]
             print(f"{scene.name}: AMPD attains 60 % at {rate:.2f}/s; {len(jobs)} runs", flush=True)
             runs(jobs)
     return pd.DataFrame(runs.rows), rates
@@ -213,6 +259,20 @@ def margins(rows: pd.DataFrame) -> Iterator[tuple[float, str]]:
             others = mean.drop(DEFAULT.name)
             cell = f"{workload} at {load:g}, {criterion}, against {others.idxmax()}"
             yield float(mean[DEFAULT.name] - others.max()), cell
+
+
+def non_inferior(rows: pd.DataFrame) -> tuple[int, int]:
+    """(cells in which the default is not inferior to the best other combination, cells)."""
+    fine = total = 0
+    for _, group in rows.groupby(["workload", "load"]):
+        for criterion in ("attainment", "attainment_p99_gap"):
+            by_seed = group.pivot(index="seed", columns="rule", values=criterion) * 100
+            others = by_seed.drop(columns=DEFAULT.name)
+            best = others[others.mean().idxmax()]
+            low, _ = paired_interval((by_seed[DEFAULT.name] - best).to_numpy())
+            total += 1
+            fine += low > -1.0
+    return fine, total
 
 
 def curves(rows: pd.DataFrame, workload: str, rule: str) -> tuple[Any, list[bool]]:
@@ -247,16 +307,29 @@ def r90_ratios(
     return found
 
 
-def figures(rows: pd.DataFrame, rates: dict[str, float]) -> dict[str, Any]:
+def by_variant(rows: pd.DataFrame) -> dict[str, Any]:
+    """The worst margin at other limits and with biased costs."""
+    found = {}
+    for (scale, bias), group in rows.groupby(["ttft_scale", "cost_bias"]):
+        if (scale, bias) != (1.0, 1.0):
+            worst, cell = min(margins(group))
+            name = f"ttft x{scale:g}" if bias == 1.0 else f"costs x{bias:g}"
+            found[name] = {"worst_margin_points": round(worst, 2), "cell": cell}
+    return found
+
+
+def figures(every: pd.DataFrame, rates: dict[str, float]) -> dict[str, Any]:
     """What the last line says."""
+    rows = every[(every["ttft_scale"] == 1.0) & (every["cost_bias"] == 1.0)]
     worst, cell = min(margins(rows))
+    fine, total = non_inferior(rows)
     at_one = rows[rows["load"] == 1.0].groupby(["workload", "rule"])["attainment"].mean()
     ampd_ratio = {
         str(w): round(float(at_one[w, DEFAULT.name] / at_one[w, AMPD.name]), 3)
         for w in rows["workload"].unique()
     }
     published = [rule.name for rule in cells.PUBLISHED]
-    equal = [f"{p}+{DEFAULT.ordering}" for p in cells.PLACEMENTS if p not in ("toll", "least_ttft")]
+    equal = [f"{p}+{DEFAULT.ordering}" for p in cells.PLACEMENTS if p not in cells.OURS]
     fair = rows[(rows["rule"] == DEFAULT.name) & (rows["attainment"] >= 0.9)]
     return {
         "default_rule": DEFAULT.name,
@@ -264,12 +337,16 @@ def figures(rows: pd.DataFrame, rates: dict[str, float]) -> dict[str, Any]:
         "seeds": int(rows["seed"].nunique()),
         "worst_margin_points": round(worst, 2),
         "worst_margin_cell": cell,
+        "non_inferior_cells": fine,
+        "criterion_cells": total,
         "ampd60_rate_per_s": {k: round(v, 3) for k, v in rates.items()},
         "ratio_at_ampd60": min(ampd_ratio.values()),
         "ratio_at_ampd60_by_workload": ampd_ratio,
         "r90_ratio_published": r90_ratios(rows, rates, published),
         "r90_ratio_equal_ordering": r90_ratios(rows, rates, equal),
         "longest_wait_s": round(float(fair["longest_wait_s"].max()), 2) if len(fair) else None,
+        "claims": {"ampd": ampd_claim(rows), "deflection": deflection_claim(rows)},
+        "variants": by_variant(every),
     }
 
 
@@ -298,12 +375,15 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
     parser.add_argument("--out", type=Path, default=Path("compare_policies.parquet"))
     parser.add_argument("--mooncake", type=Path, help="Mooncake conversation trace (JSONL)")
+    parser.add_argument("--ttft-scales", type=float, nargs="*", default=[], help="other limits")
+    parser.add_argument("--cost-biases", type=float, nargs="*", default=[], help="of costs")
     parser.add_argument("--azure", type=Path, help="Azure code trace (CSV)")
     args = parser.parse_args()
     args.seeds = (3 if args.quick else 5) if args.seeds is None else args.seeds
     args.loads = sorted(set(args.loads or (QUICK_LOADS if args.quick else LOADS)) | {1.0})
-    if args.seeds < 1 or min(args.loads) <= 0 or args.jobs < 1:
-        print("compare_policies: seeds, loads and jobs must be above 0", file=sys.stderr)
+    scales = [*args.loads, *args.ttft_scales, *args.cost_biases]
+    if args.seeds < 1 or min(scales) <= 0 or args.jobs < 1:
+        print("compare_policies: seeds, loads, scales and jobs must be above 0", file=sys.stderr)
         return 2
     try:
         rows, rates = compare(args, Files(args.mooncake, args.azure))
@@ -311,7 +391,7 @@ def main() -> int:
         print(f"compare_policies: {error}", file=sys.stderr)
         return 2
     rows.to_parquet(args.out)
-    print(table(rows))
+    print(table(rows[(rows["ttft_scale"] == 1.0) & (rows["cost_bias"] == 1.0)]))
     print(json.dumps(figures(rows, rates)))
     return 0
 

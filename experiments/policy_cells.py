@@ -111,6 +111,7 @@ PLACEMENTS = (
     "toll",
     "batch",
 )
+OURS = ("toll", "batch", "least_ttft")
 ORDERINGS = (
     "fifo",
     "shortest",

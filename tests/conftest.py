@@ -31,6 +31,14 @@ def redis_server(tmp_path):
     server.kill()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whoever comes first compiles the simulator: minutes on a busy machine, in its time."""
+    for item in items:
+        compiles = "simulator_is_compiled" in getattr(item, "fixturenames", ())
+        if compiles and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(900))
+
+
 @pytest.fixture
 def unit_costs() -> TableCost:
     """1 ms a prompt token, 10 ms a step, 0.1 ms a KV token moved: arithmetic by head."""

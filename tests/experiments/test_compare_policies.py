@@ -11,7 +11,19 @@ import pytest
 
 from experiments import compare_policies
 from experiments import policy_cells as cells
-from experiments.policy_statistics import bootstrap_ratio, crossing, falling, r90
+from experiments.policy_statistics import (
+    AMPD,
+    DEFLECTION,
+    DYNAMO,
+    PLAIN,
+    ampd_claim,
+    bootstrap_ratio,
+    crossing,
+    deflection_claim,
+    falling,
+    paired_interval,
+    r90,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -60,6 +72,54 @@ def test_the_margin_is_against_the_best_other_combination_by_either_criterion():
     found = list(compare_policies.margins(rows))
     assert [margin for margin, _ in found] == pytest.approx([2.0, -5.0])
     assert "other+fifo" in found[1][1]
+
+
+def test_what_the_papers_claim_is_measured_where_it_can_be():
+    rows = pd.DataFrame(
+        [
+            ("w", 1.0, DYNAMO, 0.50, 1000.0, 20.0, 60.0),
+            ("w", 1.0, AMPD, 0.75, 900.0, 20.0, 60.0),  # + 50 %
+            ("w", 2.0, DYNAMO, 0.10, 1000.0, 20.0, 60.0),  # below 20 %: no ratio
+            ("w", 2.0, AMPD, 0.40, 900.0, 20.0, 60.0),
+            ("w", 1.0, PLAIN, 0.50, 1000.0, 20.0, 60.0),
+            ("w", 1.0, DEFLECTION, 0.50, 400.0, 50.0, 60.0),  # - 60 %, gaps within 60 ms
+            ("w", 2.0, PLAIN, 0.50, 1000.0, 20.0, 60.0),
+            ("w", 2.0, DEFLECTION, 0.50, 100.0, 70.0, 60.0),  # gaps beyond: does not count
+        ],
+        columns=[
+            "workload",
+            "load",
+            "rule",
+            "attainment",
+            "ttft_p95_ms",
+            "gap_p95_ms",
+            "slo_itl_ms",
+        ],
+    )
+    ampd, kairos = ampd_claim(rows), deflection_claim(rows)
+    assert (ampd["mean_gain"], ampd["cells"], ampd["cells_ahead"]) == (0.5, 1, 1)
+    assert (kairos["most_with_tbt_kept"], kairos["cells_with_tbt_kept"]) == (0.6, 1)
+
+
+def test_the_interval_of_paired_differences():
+    # Mean 1, standard deviation 1, t(2) = 4.3027: half width 4.3027 / sqrt(3).
+    low, high = paired_interval(np.array([0.0, 1.0, 2.0]))
+    assert (low, high) == pytest.approx((1 - 2.48414, 1 + 2.48414), abs=1e-4)
+    assert paired_interval(np.array([3.0])) == (3.0, 3.0)
+
+
+def test_the_default_is_inferior_only_where_the_interval_says_so():
+    rows = pd.DataFrame(
+        [
+            ("w", 1.0, rule, seed, value, value)
+            for rule, values in ((cells.DEFAULT.name, (0.8, 0.7)), ("other+fifo", (0.805, 0.705)))
+            for seed, value in enumerate(values)
+        ],
+        columns=["workload", "load", "rule", "seed", "attainment", "attainment_p99_gap"],
+    )
+    assert compare_policies.non_inferior(rows) == (2, 2)  # half a point behind, in every seed
+    rows.loc[rows["rule"] == "other+fifo", "attainment"] += 0.02
+    assert compare_policies.non_inferior(rows) == (1, 2)
 
 
 def test_the_default_and_every_published_form_are_in_the_quick_selection():

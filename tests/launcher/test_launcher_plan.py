@@ -62,6 +62,16 @@ def test_broker_takes_the_place_of_the_prefill_component_and_may_restart() -> No
     assert specs["decode-0"].endpoint == "ns.backend.generate"
 
 
+def test_replicas_are_routers_of_one_endpoint_numbered_from_the_second_on() -> None:
+    specs = plan(router={"replicas": 3, "redis": {}}, dynamo={"component_suffix": "-b"})
+    routers = [spec for spec in specs.values() if spec.role is Role.ROUTER]
+    assert [spec.name for spec in routers] == ["router", "router-1", "router-2"]
+    assert [spec.argv[-2:] for spec in routers[1:]] == [("--replica", "1"), ("--replica", "2")]
+    assert "--replica" not in routers[0].argv
+    assert {spec.endpoint for spec in routers} == {"dynamo.prefill-b.generate"}
+    assert specs["decode-0"].endpoint == "dynamo.backend-b.generate"
+
+
 def test_without_attachment_prefill_workers_are_where_stock_has_them() -> None:
     specs = plan(router={"attachment": "none"})
     assert "router" not in specs

@@ -11,7 +11,7 @@ from controller.routing.inflight import InFlightBound
 from controller.runtime.replicas.group import GroupSettings, ReplicaGroup
 from controller.runtime.replicas.sessions import Sessions
 from controller.runtime.router.decode_state import DecodeState
-from controller.runtime.router.queues import PrefillQueues
+from controller.runtime.router.shared_queues import SharedQueues
 
 
 class Exchange:
@@ -58,7 +58,7 @@ class Replica:
     """One router's shared part; `await replica.stop()` ends it."""
 
     def __init__(self, name, store, costs, workers, tokens=1000, period_s=0.02):
-        self.queues = PrefillQueues(InFlightBound(tokens, 1), 10)
+        self.queues = SharedQueues(InFlightBound(tokens, 1), 10)
         self.decode = DecodeState(10)
         self.decode.sync((101, 102))
         self.sessions = Sessions()

@@ -175,6 +175,26 @@ async def test_26_a_prefill_that_fails_never_leaves_half_a_pair(unit_costs, tmp_
     assert "prefill_result" not in request and "x-bypass-remote-prefill" in request["annotations"]
 
 
+async def test_26_a_worker_that_fails_at_once_draws_nobody(unit_costs, tmp_path):
+    async def slow(stopped):
+        await asyncio.sleep(0.05)
+        yield {"token_ids": [7], "disaggregated_params": {"kv_transfer_params": {"handle": 1}}}
+
+    for failure in (unreachable, refuses):
+        port = FakePort(w1=failure, w2=slow)
+        router = Harness(unit_costs, port, tmp_path)
+        router.queues.sync(port.live())
+        # Six wait for the one that works; the other one, idle, gets a request and fails it.
+        only = frozenset({2})
+        body = {"token_ids": list(range(1500))}
+
+        async def run(who, router=router, body=body):
+            return [c async for c in router.core.prefill(body, "r", None, only=who)]
+
+        waiting = [asyncio.create_task(run(None if k else only)) for k in range(6)]
+        assert LOCAL not in [chunks[0] for chunks in await asyncio.gather(*waiting)]
+
+
 async def bad_input(stopped):
     raise ValueError("BackendInvalidArgument: prompt is empty")
     yield

@@ -48,6 +48,9 @@ def test_vllm_decode_workers_register_where_the_relay_looks():
     [
         ("{attachment: relay, decode_namespace: ns}", "past the relay"),
         ("{kv_lease_s: 5, kv_lease_margin_s: 5}", "young enough"),
+        ("{replicas: 2}", "need redis"),
+        ("{redis: {url: localhost}}", "redis.url"),
+        ("{redis: {period_s: 1, member_ttl_s: 3}}", "a late sign of life"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(router, words):

@@ -130,3 +130,22 @@ def test_a_tasks_own_limits_count(unit_costs, task, view):
     state = view(ttft=[0.0], itl=[0.01], bound=0)
     assert rule(unit_costs).place(task(increment=500), state).place is Place.REMOTE
     assert rule(unit_costs).place(own, state).place is Place.LOCAL  # 0.51 s, no transfer
+
+
+def test_a_prefill_that_would_be_late_beside_decodes_leaves_the_place_to_others(
+    unit_costs, task, view
+):
+    # 500 tokens in chunks of 20 take 25 steps of 0.031 s beside one decode, 0.775 s: with 0.3 s of
+    # age that is 1.075 s, late, but sooner than behind 5 s of work at the prefill worker.
+    lanes = empty_lanes(1, Ordering(FIFO))
+    wait(lanes, 0, (5.0, 9.0))
+    pools = {"ttft": [0.0], "itl": [0.01], "bound": 0, "waiting": lanes}
+
+    def placed(arrival_s, least_chance):
+        state = view(**pools, chunked=[True], batch=[1])
+        chosen = rule(unit_costs, local_chunk_tokens=20, least_chance=least_chance)
+        return chosen.place(task(arrival_s=arrival_s), state).place
+
+    assert placed(0.0, 0.7) is Place.LOCAL
+    assert placed(-0.3, 0.0) is Place.LOCAL
+    assert placed(-0.3, 0.7) is Place.REMOTE

@@ -16,7 +16,7 @@ from controller.costs.model import TableCost
 from controller.routing.units import rank_of, unit, worker_of
 from controller.runtime.replicas.links import Link
 from controller.runtime.replicas.wire import Ask, Done, Granted, Refused
-from controller.runtime.router.queues import PrefillQueues
+from controller.runtime.router.shared_queues import SharedQueues
 from controller.runtime.router.tickets import Ticket, TooLateError, WorkerGoneError
 
 _NEVER_S = 1e9
@@ -25,7 +25,7 @@ _NEVER_S = 1e9
 class Asked:
     """Our tickets at other replicas."""
 
-    def __init__(self, queues: PrefillQueues) -> None:
+    def __init__(self, queues: SharedQueues) -> None:
         self._queues = queues
         self._numbers = count()
         self._by_number: dict[int, tuple[Ticket, Link]] = {}
@@ -46,7 +46,7 @@ class Asked:
         number = self._by_row.pop(id(ticket), None)
         if number is not None:
             _, link = self._by_number.pop(number)
-            link.send(Done(number))
+            link.send(Done(number, ticket.failed))
 
     def granted(self, message: Granted, now_s: float) -> None:
         """The owner says yes."""
@@ -83,7 +83,7 @@ class Given:
     """Places in our queues that one other replica holds."""
 
     def __init__(
-        self, queues: PrefillQueues, costs: TableCost, link: Link, now: Callable[[], float]
+        self, queues: SharedQueues, costs: TableCost, link: Link, now: Callable[[], float]
     ) -> None:
         self._queues = queues
         self._costs = costs
@@ -146,7 +146,7 @@ class Given:
         """The asker has no more need of it."""
         ticket = self._tickets.pop(message.number, None)
         if ticket is not None:
-            self._queues.release(ticket, self._now())
+            self._queues.release(ticket, self._now(), message.failed)
 
     def lost(self) -> None:
         """The asker is gone: so are its places."""

@@ -31,7 +31,7 @@ from controller.runtime.replicas.links import Dialer, Link
 from controller.runtime.replicas.redis_store import Addresses, RedisStore
 from controller.runtime.replicas.sessions import Sessions
 from controller.runtime.replicas.wire import WIRE, Ask, Done, Granted, Hello, Message, Refused
-from controller.runtime.router.queues import PrefillQueues
+from controller.runtime.router.shared_queues import SharedQueues
 from controller.runtime.router.tickets import Ticket
 
 logger = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class ReplicaGroup:
         name: str,
         store: RedisStore,
         settings: GroupSettings,
-        queues: PrefillQueues,
+        queues: SharedQueues,
         costs: TableCost,
         books: Books,
         sessions: Sessions,

@@ -11,8 +11,8 @@ from controller.runtime.clock import Clock
 from controller.runtime.replicas.group import Books, GroupSettings, ReplicaGroup
 from controller.runtime.replicas.redis_store import RedisStore
 from controller.runtime.replicas.sessions import Sessions
-from controller.runtime.router.queues import PrefillQueues
 from controller.runtime.router.router_metrics import RouterMetrics
+from controller.runtime.router.shared_queues import SharedQueues
 
 _STALE_PERIODS = 20
 
@@ -20,7 +20,7 @@ _STALE_PERIODS = 20
 def make_group(
     name: str,
     config: DeploymentConfig,
-    queues: PrefillQueues,
+    queues: SharedQueues,
     costs: TableCost,
     books: Books,
     sessions: Sessions,
@@ -44,7 +44,7 @@ def make_group(
     )
 
 
-def export_group(metrics: RouterMetrics, group: ReplicaGroup, queues: PrefillQueues) -> None:
+def export_group(metrics: RouterMetrics, group: ReplicaGroup, queues: SharedQueues) -> None:
     """Gauges that say how the replicas see each other."""
 
     def age_s() -> float:

@@ -17,6 +17,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 logger = logging.getLogger(__name__)
@@ -51,7 +53,7 @@ class RedisStore:
             url,
             socket_timeout=_TIMEOUT_S,
             socket_connect_timeout=_TIMEOUT_S,
-            retry_on_error=[],
+            retry=Retry(NoBackoff(), 0),  # the next period is the next try
         )
         self._keys = [f"{prefix}:members", f"{prefix}:addresses"]
         self._channel = f"{prefix}:states"

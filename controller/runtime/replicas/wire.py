@@ -53,9 +53,10 @@ class Refused(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Done(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """It has given its place up, or has ended."""
+    """It has given its place up, or has ended; `failed`: the worker did not do it."""
 
     number: int
+    failed: bool = False
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag=True):

@@ -38,6 +38,7 @@ from controller.runtime.resources import read_profile
 from controller.runtime.router.core import CoreSettings, RouterCore
 from controller.runtime.router.decision_log import DecisionLog, log_name
 from controller.runtime.router.decode_state import DecodeState, PassReport
+from controller.runtime.router.gauges import export_router
 from controller.runtime.router.handover import unsupported_backend
 from controller.runtime.router.hints import Objectives
 from controller.runtime.router.mode import Mode, ModeFile
@@ -51,9 +52,10 @@ from controller.runtime.router.ports import (
     prefill_step,
     read_cards,
 )
-from controller.runtime.router.queues import PrefillQueues, QueueOptions
+from controller.runtime.router.queues import QueueOptions
 from controller.runtime.router.records import unix_now
 from controller.runtime.router.router_metrics import RouterMetrics
+from controller.runtime.router.shared_queues import SharedQueues
 from controller.runtime.stop_signals import on_stop_signals
 
 logger = logging.getLogger(__name__)
@@ -99,7 +101,7 @@ class RouterProcess:
             budget_tokens=router.max_num_batched_tokens,
             followed=router.attachment == "relay",
         )
-        self._queues = PrefillQueues(
+        self._queues = SharedQueues(
             InFlightBound(router.max_num_batched_tokens),
             router.window_s,
             _ordering(router.ordering),
@@ -152,7 +154,7 @@ class RouterProcess:
         core = self._core(port, log, costs, sticky_sessions)
         self._join(log, costs)
         self.keep(self._sync(core, port, decode_client, cards, prefill_cards))
-        self._export(port, core)
+        export_router(self.metrics, port, core, self._queues, self.clock.now)
         return Parts(
             runtime=runtime,
             core=core,
@@ -313,28 +315,6 @@ class RouterProcess:
         finally:
             for subscriber in subscribers:
                 subscriber.shutdown()
-
-    def _export(self, port: DynamoPrefillPort, core: RouterCore) -> None:
-        now = self.clock.now
-        self.metrics.export_waits(now, self._queues.waits_now)
-        for name, text, read in (
-            ("prefill_workers", "Live prefill workers.", lambda: len(port.live())),
-            ("queue_waiting", "Prefills held back at the router.", self._queues.waiting),
-            ("prefills_in_flight", "Prefills sent, not finished.", self._queues.in_flight),
-            (
-                "queue_oldest_age_seconds",
-                "Age of the oldest unfinished prefill.",
-                lambda: self._queues.oldest_age_s(now()),
-            ),
-            ("open_requests", "Prefill legs that the core holds.", lambda: core.open_requests),
-            (
-                "pinned_blocks",
-                "KV blocks that prefill workers keep for hand-overs whose decode leg has not "
-                "begun; a broker estimates it.",
-                lambda: math.ceil(core.pinned.total_tokens() / self._queues.block_size),
-            ),
-        ):
-            self.metrics.gauge(name, text, read)
 
 
 def _ordering(config: OrderingConfig) -> Ordering:

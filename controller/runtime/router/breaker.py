@@ -29,6 +29,10 @@ class Breaker:
         """The worker answered."""
         self._failures.pop(worker_id, None)
 
+    def trusts(self, worker_id: int, now_s: float) -> bool:
+        """Whether one worker is not being left alone."""
+        return self._failures.get(worker_id, (0, 0.0))[1] <= now_s
+
     def usable(self, live: Iterable[int], now_s: float) -> tuple[int, ...]:
         """The live workers that are not being left alone; forgets the dead."""
         alive = tuple(live)

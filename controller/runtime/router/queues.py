@@ -17,9 +17,8 @@ import numpy as np
 
 from controller.routing.inflight import InFlightBound
 from controller.routing.kernels.orderings import FIFO, Ordering
-from controller.routing.replica_state import LaneState, TaskState
 from controller.routing.waiting import WaitingPrefills
-from controller.runtime.router.pool_view import lane_state, mirror, pool_view
+from controller.runtime.router.pool_view import pool_view
 from controller.runtime.router.revision import revise
 from controller.runtime.router.tickets import (
     Again,
@@ -79,6 +78,8 @@ class PrefillQueues:
         self._pool_at: dict[int, int] = {}
         self._pool_rows: IntArray = np.zeros(0, np.int64)
         self._owners: QueueOwners = Alone()
+        self.trusts: Callable[[int], bool] = lambda worker_id: True
+        """Whether a worker is well: one that fails has room all the time, and must draw nothing."""
         self.block_size = block_size
         self.moves = 0
         """Prefills that late binding or revision has moved so far."""
@@ -113,10 +114,6 @@ class PrefillQueues:
         self._waiting.close_lane(lane)
         self._waiting.close_lane(other)
 
-    def share(self, owners: QueueOwners) -> None:
-        """From here on other replicas may own queues; call `reown` when that changes."""
-        self._owners = owners
-
     def sync(self, live: Iterable[int], now_s: float = 0.0) -> None:
         """Follow the live set: forget the gone, wake those who waited for them."""
         now = tuple(live)
@@ -145,6 +142,7 @@ class PrefillQueues:
     def _close(self, worker_id: int) -> None:
         lane = self._lanes.pop(worker_id)
         for ticket in lane.tickets.values():
+            self._owners.done(ticket)
             self._waiting.forget(ticket.row, 0.0)
             if not ticket.granted.done():
                 ticket.granted.set_exception(WorkerGoneError(f"worker {worker_id:x} left"))
@@ -204,7 +202,7 @@ class PrefillQueues:
 
     def _revise(self, now_s: float) -> None:
         if self._options.revise:
-            self.moves += revise(self._waiting, self._lanes, now_s, self._pump)
+            self.moves += revise(self._waiting, self._lanes, now_s, self._pump, self._forget)
 
     def _pump(self, lane: Lane, now_s: float) -> None:
         """Grant what the rule puts first while the bound allows."""
@@ -245,6 +243,7 @@ class PrefillQueues:
             lane is not None
             and lane.owner is None
             and self._options.late_binding
+            and self.trusts(worker_id)
             and self._lane_rows.size > 1
         ):
             waiting, flying, tokens, busy_s = self._waiting.state(lane.number, now_s)
@@ -287,24 +286,29 @@ class PrefillQueues:
         ticket.uncached_tokens, ticket.predicted_s = uncached, predicted_s
         self.moves += 1
 
-    def _forget(self, lane: Lane, ticket: Ticket, now_s: float) -> None:
+    def _forget(self, lane: Lane, ticket: Ticket, now_s: float, failed: bool = False) -> None:
         if lane.tickets.pop(ticket.row, None) is ticket:
+            ticket.failed = failed
             self._waiting.forget(ticket.row, now_s)
             if not lane.tickets and lane.shares is not None:
                 lane.shares.emptied()
             self._owners.done(ticket)
 
-    def release(self, ticket: Ticket, now_s: float) -> None:
-        """Give the place back, waiting or running. Releasing twice is harmless."""
+    def release(self, ticket: Ticket, now_s: float, failed: bool = False) -> None:
+        """Give the place back, waiting or running. Releasing twice is harmless.
+
+        `failed`: its worker did not do it, so it shall take nothing over from others now.
+        """
         if not ticket.granted.done():
             ticket.granted.cancel()
         lane = self._lanes.get(ticket.worker_id)
         if lane is None or lane.tickets.get(ticket.row) is not ticket:
             return
-        self._forget(lane, ticket, now_s)
+        self._forget(lane, ticket, now_s, failed)
         self._pump(lane, now_s)
         self._revise(now_s)
-        self._draw(ticket.worker_id, now_s)
+        if not failed:
+            self._draw(ticket.worker_id, now_s)
 
     def sweep(self, now_s: float, longest_s: float) -> int:
         """Release what has been here for longer than any request may; returns how many.
@@ -333,70 +337,9 @@ class PrefillQueues:
             if t.wish.asked_by is None and not t.granted.done()
         ]
 
-    def granted_elsewhere(
-        self, ticket: Ticket, worker_id: int, uncached: int, predicted_s: float, now_s: float
-    ) -> None:
-        """The owner of its queue says that a prefill of ours may be sent, to this worker."""
-        lane = self._lanes.get(ticket.worker_id)
-        if lane is None or lane.tickets.get(ticket.row) is not ticket or ticket.granted.done():
-            return
-        if worker_id != ticket.worker_id and worker_id in self._lanes:
-            self._move(ticket, lane, worker_id, uncached, predicted_s, now_s)
-            lane = self._lanes[worker_id]
-        self._waiting.start(lane.number, ticket.row, ticket.predicted_s, now_s)
-        ticket.granted.set_result(None)
-
-    def reown(self, now_s: float) -> None:
-        """Queues may have changed hands: what waits asks its new owner, or is served here."""
-        for worker_id, lane in self._lanes.items():
-            owner = self._owners.owner_of(worker_id)
-            if owner == lane.owner:
-                continue
-            lane.owner = owner
-            self._drop_mirror(lane)
-            for ticket in [t for t in lane.tickets.values() if not t.granted.done()]:
-                self._owners.done(ticket)
-                if owner is not None and ticket.wish.asked_by is None:
-                    self._owners.ask(owner, ticket, now_s)
-        self._note_ours()
-        for worker_id, lane in self._lanes.items():
-            self._pump(lane, now_s)
-            self._draw(worker_id, now_s)
-
-    def states(self, ourselves: str, now_s: float) -> tuple[LaneState, ...]:
-        """The queues that this router serves, for the other replicas."""
-        return tuple(
-            lane_state(worker_id, lane, ourselves, now_s)
-            for worker_id, lane in self._lanes.items()
-            if lane.owner is None and lane.tickets
-        )
-
-    def mirror(self, unit_id: int, tasks: Iterable[TaskState], now_s: float) -> None:
-        """What others have in a queue that another replica serves."""
-        lane = self._lanes.get(unit_id)
-        if lane is not None and lane.owner is not None:
-            mirror(self._waiting, lane, tasks, now_s)
-
-    def expect(self, unit_id: int, task: TaskState, now_s: float) -> None:
-        """Other replicas, which see what we see, most likely do what we did: until they tell."""
-        lane = self._lanes.get(unit_id)
-        if lane is not None and lane.owner is not None:
-            row = self._waiting.new_task(now_s, task.uncached, task.urgency)
-            self._waiting.join(lane.number, row, task.predicted_s, np.inf, now_s)
-            lane.mirrored.append(row)
-
     def serves(self, unit_id: int) -> bool:
         """Whether there is a queue for this worker."""
         return unit_id in self._lanes
-
-    def owner(self, unit_id: int) -> str | None:
-        """The other replica that serves this queue; None: we do."""
-        lane = self._lanes.get(unit_id)
-        return None if lane is None else lane.owner
-
-    def owned(self) -> int:
-        """Queues that this router serves."""
-        return int(self._lane_rows.size)
 
     def _drop_mirror(self, lane: Lane) -> None:
         for row in lane.mirrored:

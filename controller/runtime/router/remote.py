@@ -54,6 +54,7 @@ class RemotePrefills:
         self._clock = clock
         self._metrics = metrics
         self._breaker = Breaker()
+        queues.trusts = lambda unit_id: self._breaker.trusts(unit_id, clock.wall_now())
         self._calls: set[asyncio.Task[None]] = set()
 
     def usable(self, units: Iterable[int]) -> tuple[int, ...]:
@@ -81,10 +82,12 @@ class RemotePrefills:
         ticket = self._enqueue(leg, view, cached, queued_s, again)
         call: PrefillCall | None = None
         try:
-            if not ticket.granted.done():
+            if ticket.granted.done():  # most of them: a task less
+                ticket.granted.result()
+            else:
                 record.seal(self._costs)
-            wait_s = min(self._settings.max_wait_s, leg.answer_by_s - queued_s)
-            await asyncio.wait_for(ticket.granted, self._clock.wall(wait_s))
+                wait_s = min(self._settings.max_wait_s, leg.answer_by_s - queued_s)
+                await asyncio.wait_for(ticket.granted, self._clock.wall(wait_s))
             sent_s = self._granted(leg, ticket, cached, queued_s)
             call = self._send(ticket.worker_id, leg.request, leg.context)
             record.seal(self._costs)
@@ -93,6 +96,9 @@ class RemotePrefills:
                 async for chunk in chunks:
                     self._finished(ticket, leg, sent_s)
                     yield chunk
+        except PrefillFailedError:
+            self._queues.release(ticket, self._clock.now(), failed=True)
+            raise
         finally:
             self._leave(call, ticket)
 
@@ -138,7 +144,8 @@ class RemotePrefills:
             prompt_tokens=prompt,
             tenant=leg.record.tenant,
             cached=cached,
-            terms=terms,
+            # What has failed once stays where it was put: it might be drawn to the same worker.
+            terms=terms if leg.record.reroutes == 0 else None,
             only=leg.only,
             again=wants,
         )

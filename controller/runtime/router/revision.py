@@ -22,6 +22,7 @@ def revise(
     lanes: Mapping[int, Lane],
     now_s: float,
     pump: Callable[[Lane, float], None],
+    forget: Callable[[Lane, Ticket, float], None],
 ) -> int:
     """Ask them, in our own lanes; returns how many went to another worker.
 
@@ -35,6 +36,7 @@ def revise(
             choice = _asked(ticket, worker_id, waiting, row)
             if choice is None:
                 assert ticket is not None
+                forget(lane, ticket, now_s)
                 ticket.granted.set_exception(GoesLocalError())
                 continue
             to = lanes.get(choice.worker_id)

@@ -68,6 +68,7 @@ class Ticket:
     """One prefill's place at one worker; the worker may change until it is granted."""
 
     __slots__ = (
+        "failed",
         "granted",
         "joined_s",
         "moved",
@@ -96,6 +97,8 @@ class Ticket:
         self.predicted_s = predicted_s
         self.wish = wish
         self.moved = 0
+        self.failed = False
+        """Released because its worker did not do it."""
         self.tag_s: float | None = None
         self.granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

@@ -97,6 +97,8 @@ def remote_estimates(s: State, r: int, history: int, now_s: float) -> None:
             limit = (q.ask - 1) // size
             a, b, per_id, known = path_of(s, r, size)
         cached = 0
+        if s.ctl[HISTORY_READ]:
+            settle_pulled(s, w, key(now_s))
         if worker.prefix_cache:
             cached = hits_along(s, w, r, limit, a, b, per_id, known) * size
         if s.ctl[HISTORY_READ] and history > cached:

@@ -334,15 +334,15 @@ class Reference:
         for worker in self.prefill:
             while left > 0 and (asked := worker.queue.ask_next(now_s)) is not None:
                 left -= 1
-                r, task = asked
+                r, kept = asked
                 ask = self.asks[r]
                 worker.wait_s = worker.wait_s - ask["predicted"] if worker.queue else 0.0
                 self.unhold(r)
                 decode = self.workers[self.out[r].decode_worker]
                 self.hear(decode)
-                self.go(r, decode, False, ask["queued"], now_s, task)
+                self.go(r, decode, False, ask["queued"], now_s, kept)
 
-    def go(self, r, decode: Worker, fresh: bool, queued_s: float, now_s: float, task=None) -> None:
+    def go(self, r, decode: Worker, fresh: bool, queued_s: float, now_s: float, kept=None) -> None:
         """To the place that the rule chooses for it now."""
         out, prompt = self.out[r], self.ask(r)
         if out.tries < PLACEMENTS:
@@ -372,19 +372,19 @@ class Reference:
             "history": history,
             "queued": queued_s,
         }
-        self.wait(choice, r, now_s, task)
+        self.wait(choice, r, now_s, kept)
         self.pump(choice, now_s)
 
-    def wait(self, choice: Worker, r: int, now_s: float, task=None) -> None:
-        """Into the worker's queue at the router; `task`: it has been in one before."""
+    def wait(self, choice: Worker, r: int, now_s: float, kept=None) -> None:
+        """Into the worker's queue at the router; `kept`: of an earlier one."""
         ask = self.asks[r]
         decode = self.workers[self.out[r].decode_worker]
         due_s = own_rules.due_s(self, r, decode, ask["history"], ask["queued"])
-        if task is None:
+        if kept is None:
             came_s, urgency = self.out[r].arrival_s, int(self.w.priority[r])
             choice.queue.join(r, came_s, ask["uncached"], urgency, ask["predicted"], due_s, now_s)
         else:
-            choice.queue.take(r, task, ask["uncached"], ask["predicted"], due_s, now_s)
+            choice.queue.take(r, kept, ask["uncached"], ask["predicted"], due_s, now_s)
         choice.wait_s += ask["predicted"]
 
     def ask(self, r: int) -> int:

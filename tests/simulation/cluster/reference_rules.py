@@ -25,6 +25,8 @@ from controller.routing.kernels.orderings import ORDERINGS, Ordering
 from controller.routing.kernels.toll import bearable_chunk, toll
 from controller.routing.waiting import WaitingPrefills
 
+_KEPT = ("arrival_s", "urgency", "queued_s", "joined_s", "asked_s", "postponed")
+
 
 def ordering_of(options) -> Ordering:
     return Ordering(
@@ -57,16 +59,20 @@ class RouterQueue:
         self.waiting.join(self.lane, task, predicted_s, due_s, now_s)
 
     def ask_next(self, now_s):
-        """Who chooses again, out of the queue for that; None: nobody."""
+        """(who chooses again, what it keeps), out of the queue for that; None: nobody."""
         task = self.waiting.ask_next(self.lane, now_s)
         if task < 0:
             return None
         r = next(r for r, t in self.tasks.items() if t == task)
-        return r, self.tasks.pop(r)
+        kept = {name: self.waiting.tasks[task][name] for name in _KEPT}
+        self.drop(r, now_s)
+        return r, kept
 
-    def take(self, r, task, uncached, predicted_s, due_s, now_s) -> None:
-        """One that has chosen again, with its age and what it was passed over."""
-        self.tasks[r] = task
+    def take(self, r, kept, uncached, predicted_s, due_s, now_s) -> None:
+        """One that has chosen again, with its age and how often it was passed over."""
+        task = self.tasks[r] = self.waiting.new_task(0.0, uncached)
+        for name, value in kept.items():
+            self.waiting.tasks[task][name] = value
         self.waiting.set_due(task, due_s)
         self.waiting.move(self.lane, task, uncached, predicted_s, now_s)
 

@@ -139,7 +139,7 @@ class Live(Reference):
         self.due_s = due_s
         return wants
 
-    def wait(self, choice, r, now_s, task=None) -> None:
+    def wait(self, choice, r, now_s, kept=None) -> None:
         """Instead of the reference's own queue."""
         self.first_due_s[r], self.now_s = self.due_s, now_s
         ask = self.asks[r]
