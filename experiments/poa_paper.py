@@ -268,7 +268,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="fewer clients and points")
     parser.add_argument("--answers", type=int, default=32, help="output tokens (not published)")
     parser.add_argument(
-        "--requests", type=int, default=12, help="requests a client, at least 1000 in all"
+        "--requests", type=int, default=12, help="requests a client, at least 800 in all"
     )
     parser.add_argument("--far", action="store_true", help=f"C of {FAR} too")
     parser.add_argument(
@@ -303,7 +303,7 @@ def experiments(args: argparse.Namespace) -> list[Row]:
         print(f"\n{site.name}: clients, frozen, realised, binding, prefill, TTFT p50/p99 ms, req/s")
 
         def one(clients: int, tau: float, omega: float, site: Site = site) -> Row:
-            count = max(1000 if not args.quick else 300, args.requests * clients)
+            count = max(800 if not args.quick else 300, args.requests * clients)
             row = measure(site, clients, tau, omega, count, args.answers, args.prefix_cache)
             rows.append(row)
             print(_line(row), flush=True)
@@ -327,12 +327,10 @@ def sides(at: int | None, grid: Sequence[int]) -> tuple[int, int]:
 
 
 def knee(swept: list[Row]) -> int | None:
-    """First C at which TTFT p99 passes ten times that of an idle system; None: nowhere."""
-    if not swept:
-        return None
-    first = swept[0]
-    idle_ms = first.ttft_p50_ms / first.realised
-    return next((row.clients for row in swept if row.ttft_p99_ms > 10 * idle_ms), None)
+    """First C that gives 95 % of the most throughput of the sweep; None if it grows to its end."""
+    most = max((row.requests_per_s for row in swept), default=0.0)
+    found = next((row.clients for row in swept if row.requests_per_s >= 0.95 * most), None)
+    return None if not swept or found == swept[-1].clients else found
 
 
 def figures(rows: list[Row]) -> dict[str, Any]:

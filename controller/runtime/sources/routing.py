@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+
 from controller.costs.model import TableCost
 from controller.errors import UserError
 from controller.estimation.estimate import Estimate
@@ -50,7 +52,8 @@ def step_time(costs: TableCost) -> StepTime:
     """A decode step by the profile; none for nobody."""
 
     def step(batch: FloatArray, context: FloatArray) -> FloatArray:
-        found = costs.steps_s(batch, context, 0.0, 0.0)
+        none = np.zeros_like(batch)
+        found = costs.steps_s(batch, context, none, none)
         found[batch <= 0] = 0.0
         return found
 
