@@ -87,3 +87,11 @@ def test_imports_point_inwards(path):
 )
 def test_pure_rooms_do_no_io(path):
     assert not IO.intersection(name.split(".")[0] for name in _imports(path))
+
+
+def test_test_files_are_found_by_one_name_whatever_is_collected_with_them():
+    """Folders of tests are no packages: a name stands for the file that came first."""
+    files = list(Path(__file__).parent.rglob("*.py"))
+    names = [path.name for path in files if path.name != "conftest.py"]
+    assert sorted(names) == sorted(set(names))
+    assert [p.name for p in files if "conftest" in _imports(p)] == []

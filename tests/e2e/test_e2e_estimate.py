@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import make_config
 from estimate_kit import prometheus, steady_load, with_metrics
+from up_kit import make_config
 
 from controller.runtime.launcher import Deployment
 

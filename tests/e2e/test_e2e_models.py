@@ -5,7 +5,7 @@ import os
 import signal
 
 import pytest
-from conftest import Up, make_config
+from up_kit import Up, make_config
 
 from controller.runtime.launcher import Deployment
 

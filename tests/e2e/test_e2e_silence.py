@@ -12,7 +12,7 @@ import signal
 import time
 
 import pytest
-from conftest import make_config
+from up_kit import make_config
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 

@@ -14,12 +14,12 @@ import contextlib
 from random import Random
 
 import pytest
-from conftest import make_task, make_view
 from hypothesis import given
 from hypothesis import strategies as st
 from lanes_kit import empty_lanes
 from relay_kit import FakeContext, RelayHarness, answers, breaks_after, waits
 from test_router_core import LOCAL, FakePort, Harness, good, hangs, refuses
+from view_kit import make_task, make_view
 
 from controller.routing.registry import PLACEMENTS
 from controller.runtime.replicas.links import Link
