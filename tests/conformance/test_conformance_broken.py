@@ -33,7 +33,7 @@ from dynamo.runtime import Context
 from controller.runtime.dynamo_io import make_runtime
 from controller.runtime.emulated.serve import EmulatedService
 from controller.runtime.launcher import Deployment
-from controller.runtime.router import broker, core, handover
+from controller.runtime.router import broker, core, handover, remote
 from controller.runtime.router.handover import KvLease, prefill_request
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
@@ -107,7 +107,7 @@ async def test_another_prompts_handover_gives_other_tokens(
     answers = [(await live.prefill_leg(make_request(live.prompt())))[0]]
     real = handover.decode_request
     monkeypatch.setattr(
-        "controller.runtime.router.streams.decode_request",
+        "controller.runtime.router.prefill_leg.decode_request",
         lambda request, chunk: real(request, answers.pop()),
     )
     request = make_request(live.prompt())
@@ -121,7 +121,7 @@ async def test_without_the_rank_rule_a_worker_sees_the_routers_own_routing(
     request = make_request(live.prompt(), routing={"prefill_worker_id": 7, "prefill_dp_rank": 3})
     for rule_is_on in (True, False):
         if not rule_is_on:
-            monkeypatch.setattr(core, "forwarded_request", lambda request, worker_id: request)
+            monkeypatch.setattr(remote, "forwarded_request", lambda request, *where: request)
         router = Router(live)
         (answer,) = await router.prefill(request, Context())
         await live.release(request, answer)
@@ -137,6 +137,9 @@ class _Useless:
 
     def live(self) -> tuple[int, ...]:
         return (1,)
+
+    def rank(self, unit_id: int) -> int | None:
+        return None
 
     async def cached_tokens(self, token_ids: list[int]) -> dict[int, int]:
         return {}
@@ -162,10 +165,11 @@ async def test_an_unusable_answer_that_is_passed_on_spoils_the_request(
     finished = ({**useless, "finish_reason": reason} for reason in ("stop", "error: no room"))
     async with _frontend_of(live, router, tmp_path) as url:
         for chunk, spoilt in (useless, (500, None)), *((chunk, (200, 1)) for chunk in finished):
-            monkeypatch.setattr(router.core, "_port", _Useless(chunk))
+            for part in (router.core, router.core._remote):
+                monkeypatch.setattr(part, "_port", _Useless(chunk))
             assert await _answer(url) == (200, 4)
             with monkeypatch.context() as patch:
-                patch.setattr(core, "is_handover", lambda chunk: True)
+                patch.setattr(remote, "is_handover", lambda chunk: True)
                 assert await _answer(url) == spoilt
 
 
