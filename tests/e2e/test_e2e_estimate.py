@@ -37,6 +37,8 @@ async def command(*words: str, code: int = 0) -> str:
 
 
 LOOK = ("--interval", "1", "--looks", "8")
+WARM_S = 12.0
+"""Prometheus looks back by a window: the load has to be as old as that at the first look."""
 
 
 async def test_a_stock_deployment_is_estimated_and_both_sources_agree(tmp_path):
@@ -50,7 +52,7 @@ async def test_a_stock_deployment_is_estimated_and_both_sources_agree(tmp_path):
         assert idle["regime"]["regime"] == "idle" and idle["no_traffic_yet"]
         with prometheus(tmp_path / "prometheus", everybody) as server:
             async with steady_load(it.url):
-                await asyncio.sleep(6.0)
+                await asyncio.sleep(WARM_S)
                 named = [word for target in targets for word in ("--target", target)]
                 scraped, asked = await asyncio.gather(
                     command("estimate", "--url", it.url, *named, "--json", *LOOK),
@@ -82,7 +84,7 @@ async def test_our_deployment_is_estimated_with_its_routing_loss(tmp_path):
         named = [word for target in workers for word in ("--target", target)]
         with prometheus(tmp_path / "prometheus", everybody) as server:
             async with steady_load(it.url):
-                await asyncio.sleep(6.0)
+                await asyncio.sleep(WARM_S)
                 scraped, asked = await asyncio.gather(
                     command("estimate", "--run-dir", run_dir, *named, "--forward-passes", "--json",
                             "--profile", "dense70b_tp4", *LOOK),
