@@ -54,13 +54,21 @@ def crossing(rates: FloatArray, values: FloatArray, target: float) -> float:
 def r90(
     rates: FloatArray, attainment: FloatArray, longest: FloatArray, sustained: Sequence[bool]
 ) -> float:
-    """The rate sustained (evaluation rule 8). Arrays of shape (loads, seeds); rates ascend."""
+    """The rate sustained (evaluation rule 8). Arrays of shape (loads, seeds); rates ascend.
+
+    The backlog grows from the first rate on at which it does so there and at all higher ones: one
+    interval in forty lies above zero by chance.
+    """
     rate = min(
         crossing(rates, attainment.mean(axis=1), TARGET),
         crossing(rates, longest.mean(axis=1), LONGEST_DECILE),
     )
-    growing = [float(r) for r, fine in zip(rates, sustained, strict=True) if not fine]
-    return min([rate, *[r for r in growing if r >= rates[0]]]) if growing else rate
+    growing = None
+    for at, fine in zip(rates[::-1], list(sustained)[::-1], strict=True):
+        if fine:
+            break
+        growing = float(at)
+    return rate if growing is None else min(rate, growing)
 
 
 def bootstrap_ratio(

@@ -53,6 +53,9 @@ def test_the_rate_sustained_needs_the_longest_prompts_and_a_level_backlog():
     # The longest decile passes 0.8 at 1.5/s.
     assert r90(RATES, whole, seeds(1.0, 0.6, 0.1, 0.0), FINE) == pytest.approx(1.5)
     assert r90(RATES, whole, seeds(1.0, 1.0, 1.0, 1.0), [True, False, False, False]) == 2.0
+    # A backlog that grows at one rate and not at higher ones does so by chance.
+    by_chance = [False, True, True, True]
+    assert r90(RATES, whole, seeds(1.0, 1.0, 1.0, 1.0), by_chance) == pytest.approx(2.5)
 
 
 def test_a_ratio_of_equal_curves_is_one_with_no_width():
