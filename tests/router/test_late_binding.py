@@ -76,7 +76,7 @@ async def test_late_binding_can_be_switched_off():
     free = joined(pool, 2, 1000)
     waiting = joined(pool, 1, 800)
     pool.release(free, 0.1)
-    assert waiting.worker_id == 1 and pool.moves == 0
+    assert waiting.worker_id == 1 and waiting.moved == 0
 
 
 @given(

@@ -56,7 +56,7 @@ def pool_view(
     )
 
 
-def lane_state(worker_id: int, lane: Lane, ourselves: str, now_s: float) -> LaneState:
+def lane_state(lane: Lane, ourselves: str, now_s: float) -> LaneState:
     """A queue of ours as the other replicas shall know it; what was sent first, then by age."""
     tickets = sorted(lane.tickets.values(), key=lambda t: (not t.granted.done(), t.joined_s))
     tasks = [
@@ -71,7 +71,7 @@ def lane_state(worker_id: int, lane: Lane, ourselves: str, now_s: float) -> Lane
         )
         for ticket in tickets
     ]
-    return LaneState(worker_of(worker_id), rank_of(worker_id), shortened(tasks))
+    return LaneState(worker_of(lane.worker_id), rank_of(lane.worker_id), shortened(tasks))
 
 
 def mirror(waiting: WaitingPrefills, lane: Lane, tasks: Iterable[TaskState], now_s: float) -> None:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The queues in front of the prefill workers, one a (worker, rank), bounded in what is in flight.
 
-Owns: whose prefill may be sent, who is told that, how slow a worker has been lately, which waiting
-prefill moves to a worker that has become free (late binding). Every ticket is a lease: whoever took
-it releases it in a `finally`, and what has outlived every limit is swept. Does not own: who goes
-first (controller.routing.waiting with the rule in force), sending, placing, the clock.
+Owns: whose prefill may be sent, who is told that, how slow a worker has been lately. Every ticket
+is a lease: whoever took it releases it in a `finally`, and what has outlived every limit is swept.
+Does not own: who goes first (controller.routing.waiting with the rule in force), what moves to
+another worker while it waits (late_binding.py, revision.py), sending, placing, the clock.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 from controller.routing.inflight import InFlightBound
 from controller.routing.kernels.orderings import FIFO, Ordering
 from controller.routing.waiting import WaitingPrefills
+from controller.runtime.router.late_binding import draw
 from controller.runtime.router.pool_view import pool_view
 from controller.runtime.router.revision import revise
 from controller.runtime.router.tickets import (
@@ -36,8 +37,6 @@ from controller.types import IntArray, PrefillPool
 logger = logging.getLogger(__name__)
 
 __all__ = ["PrefillQueues", "QueueOptions", "Ticket", "TooLateError", "WorkerGoneError"]
-
-_NO_BOUND = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +70,7 @@ class PrefillQueues:
         self._options = options
         self._waiting = WaitingPrefills(ordering)
         self._lanes: dict[int, Lane] = {}
-        self._worker_of_lane: dict[int, int] = {}
+        self._by_row: dict[int, Lane] = {}
         self._live: tuple[int, ...] = ()
         self._lane_rows: IntArray = np.zeros(0, np.int64)
         self._pool_ids: tuple[int, ...] | None = None  # None: not since the live set changed
@@ -81,8 +80,6 @@ class PrefillQueues:
         self.trusts: Callable[[int], bool] = lambda worker_id: True
         """Whether a worker is well: one that fails has room all the time, and must draw nothing."""
         self.block_size = block_size
-        self.moves = 0
-        """Prefills that late binding or revision has moved so far."""
         self.compile()
 
     @property
@@ -125,12 +122,10 @@ class PrefillQueues:
             self._close(worker_id)
         new = [w for w in now if w not in self._lanes]
         for worker_id in new:
-            number = self._waiting.open_lane()
-            self._worker_of_lane[number] = worker_id
-            lane = self._lanes[worker_id] = Lane(
-                number, self._window_s, self._bound.tokens, self._options.weights
-            )
+            number, weights = self._waiting.open_lane(), self._options.weights
+            lane = Lane(worker_id, number, self._window_s, self._bound.tokens, weights)
             lane.owner = self._owners.owner_of(worker_id)
+            self._lanes[worker_id] = self._by_row[number] = lane
         self._note_ours()
         for worker_id in new:
             self._draw(worker_id, now_s)
@@ -147,7 +142,7 @@ class PrefillQueues:
             if not ticket.granted.done():
                 ticket.granted.set_exception(WorkerGoneError(f"worker {worker_id:x} left"))
         self._drop_mirror(lane)
-        del self._worker_of_lane[lane.number]
+        del self._by_row[lane.number]
         self._waiting.close_lane(lane.number)
 
     def enqueue(
@@ -202,7 +197,7 @@ class PrefillQueues:
 
     def _revise(self, now_s: float) -> None:
         if self._options.revise:
-            self.moves += revise(self._waiting, self._lanes, now_s, self._pump, self._forget)
+            revise(self._waiting, self._lanes, now_s, self._pump, self._forget)
 
     def _pump(self, lane: Lane, now_s: float) -> None:
         """Grant what the rule puts first while the bound allows."""
@@ -234,57 +229,16 @@ class PrefillQueues:
                 )
 
     def _draw(self, worker_id: int, now_s: float) -> None:
-        """A worker with room and nothing of its own waiting takes over what others hold back.
-
-        Only a prefill that ends earlier here than where it waits: nobody is worse off.
-        """
+        """Late binding, as long as there is something for this worker to take over."""
         lane = self._lanes.get(worker_id)
+        if lane is None or lane.owner is not None or not self._options.late_binding:
+            return
         while (
-            lane is not None
-            and lane.owner is None
-            and self._options.late_binding
+            self._lane_rows.size > 1
             and self.trusts(worker_id)
-            and self._lane_rows.size > 1
+            and draw(self._waiting, lane, self._lane_rows, self._by_row, now_s, self._forget)
         ):
-            waiting, flying, tokens, busy_s = self._waiting.state(lane.number, now_s)
-            if waiting or (flying and tokens >= lane.bound_tokens):
-                return
-            number = self._waiting.fullest(self._lane_rows, lane.number, now_s)
-            if number < 0:
-                return
-            donor = self._lanes[self._worker_of_lane[number]]
-            row, _ = self._waiting.look(number, now_s, _NO_BOUND)
-            ticket = donor.tickets.get(row)
-            if ticket is None or not ticket.may_go_to(worker_id):
-                return
-            if ticket.granted.done():
-                self._forget(donor, ticket, now_s)
-                continue
-            terms = ticket.wish.terms
-            uncached, predicted_s = terms(worker_id) if terms else (0, 0.0)
-            _, _, _, donor_busy_s = self._waiting.state(number, now_s)
-            fits = not flying or tokens + uncached <= lane.bound_tokens
-            if not fits or busy_s + predicted_s >= donor_busy_s + ticket.predicted_s:
-                return
-            self._move(ticket, donor, worker_id, uncached, predicted_s, now_s)
             self._pump(lane, now_s)
-
-    def _move(
-        self,
-        ticket: Ticket,
-        donor: Lane,
-        worker_id: int,
-        uncached: int,
-        predicted_s: float,
-        now_s: float,
-    ) -> None:
-        lane = self._lanes[worker_id]
-        self._waiting.move(lane.number, ticket.row, uncached, predicted_s, now_s)
-        del donor.tickets[ticket.row]
-        lane.tickets[ticket.row] = ticket
-        ticket.worker_id, ticket.moved = worker_id, ticket.moved + 1
-        ticket.uncached_tokens, ticket.predicted_s = uncached, predicted_s
-        self.moves += 1
 
     def _forget(self, lane: Lane, ticket: Ticket, now_s: float, failed: bool = False) -> None:
         if lane.tickets.pop(ticket.row, None) is ticket:

@@ -8,7 +8,7 @@ Owns: asking them, moving those that want to be elsewhere. Does not own: who is 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from controller.routing.kernels.revision import MOST_ASKED
 from controller.routing.waiting import WaitingPrefills
@@ -23,17 +23,17 @@ def revise(
     now_s: float,
     pump: Callable[[Lane, float], None],
     forget: Callable[[Lane, Ticket, float], None],
-) -> int:
-    """Ask them, in our own lanes; returns how many went to another worker.
+) -> None:
+    """Ask them, in our own lanes.
 
     Who wants to be local learns it from GoesLocalError. Whoever cannot be asked stays.
     """
-    left, moves = MOST_ASKED, 0
-    for worker_id, lane in _ours(lanes):
+    left = MOST_ASKED
+    for lane in [each for each in lanes.values() if each.owner is None]:
         while left > 0 and (row := waiting.ask_next(lane.number, now_s)) >= 0:
             left -= 1
             ticket = lane.tickets.get(row)
-            choice = _asked(ticket, worker_id, waiting, row)
+            choice = _asked(ticket, lane.worker_id, waiting, row)
             if choice is None:
                 assert ticket is not None
                 forget(lane, ticket, now_s)
@@ -41,17 +41,12 @@ def revise(
                 continue
             to = lanes.get(choice.worker_id)
             if to is None or to.owner is not None:
-                to, choice = lane, _stays(worker_id, waiting, row)
+                to, choice = lane, _stays(lane.worker_id, waiting, row)
             waiting.set_due(row, choice.due_s)
             waiting.move(to.number, row, choice.uncached, choice.predicted_s, now_s)
             if ticket is not None:
-                moves += _follow(ticket, lane, to, choice)
+                to.take(ticket, lane, choice.uncached, choice.predicted_s)
             pump(to, now_s)
-    return moves
-
-
-def _ours(lanes: Mapping[int, Lane]) -> Iterable[tuple[int, Lane]]:
-    return [(w, lane) for w, lane in lanes.items() if lane.owner is None]
 
 
 def _asked(
@@ -71,13 +66,3 @@ def _asked(
 def _stays(worker_id: int, waiting: WaitingPrefills, row: int) -> Again:
     task = waiting.tasks[row]
     return Again(worker_id, int(task["uncached"]), float(task["predicted_s"]), float(task["due_s"]))
-
-
-def _follow(ticket: Ticket, lane: Lane, to: Lane, choice: Again) -> bool:
-    ticket.uncached_tokens, ticket.predicted_s = choice.uncached, choice.predicted_s
-    if to is lane:
-        return False
-    del lane.tickets[ticket.row]
-    to.tickets[ticket.row] = ticket
-    ticket.worker_id, ticket.moved = choice.worker_id, ticket.moved + 1
-    return True

@@ -32,8 +32,9 @@ class SharedQueues(PrefillQueues):
         if lane is None or lane.tickets.get(ticket.row) is not ticket or ticket.granted.done():
             return
         if worker_id != ticket.worker_id and worker_id in self._lanes:
-            self._move(ticket, lane, worker_id, uncached, predicted_s, now_s)
-            lane = self._lanes[worker_id]
+            donor, lane = lane, self._lanes[worker_id]
+            self._waiting.move(lane.number, ticket.row, uncached, predicted_s, now_s)
+            lane.take(ticket, donor, uncached, predicted_s)
         self._waiting.start(lane.number, ticket.row, ticket.predicted_s, now_s)
         ticket.granted.set_result(None)
 
@@ -57,8 +58,8 @@ class SharedQueues(PrefillQueues):
     def states(self, ourselves: str, now_s: float) -> tuple[LaneState, ...]:
         """The queues that this router serves, for the other replicas."""
         return tuple(
-            lane_state(worker_id, lane, ourselves, now_s)
-            for worker_id, lane in self._lanes.items()
+            lane_state(lane, ourselves, now_s)
+            for lane in self._lanes.values()
             if lane.owner is None and lane.tickets
         )
 

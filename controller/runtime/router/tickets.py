@@ -112,8 +112,14 @@ class Lane:
     """One worker's queue; with `owner`, another replica serves it and is asked for grants."""
 
     def __init__(
-        self, number: int, window_s: float, tokens: int, weights: Mapping[str, float]
+        self,
+        worker_id: int,
+        number: int,
+        window_s: float,
+        tokens: int,
+        weights: Mapping[str, float],
     ) -> None:
+        self.worker_id = worker_id
         self.number = number
         self.tickets: dict[int, Ticket] = {}  # by row: waiting and in flight
         self.mirrored: list[int] = []  # rows of other replicas' work
@@ -121,6 +127,14 @@ class Lane:
         self.bound_tokens = tokens
         self.shares = FairShare(weights) if weights else None
         self.owner: str | None = None
+
+    def take(self, ticket: Ticket, donor: Lane, uncached: int, predicted_s: float) -> None:
+        """It waits here from here on, as what it is to this worker; its row has moved already."""
+        ticket.uncached_tokens, ticket.predicted_s = uncached, predicted_s
+        if donor is not self:
+            del donor.tickets[ticket.row]
+            self.tickets[ticket.row] = ticket
+            ticket.worker_id, ticket.moved = self.worker_id, ticket.moved + 1
 
 
 class QueueOwners(Protocol):
