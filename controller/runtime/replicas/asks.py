@@ -17,9 +17,7 @@ from controller.routing.units import rank_of, unit, worker_of
 from controller.runtime.replicas.links import Link
 from controller.runtime.replicas.wire import Ask, Done, Granted, Refused
 from controller.runtime.router.shared_queues import SharedQueues
-from controller.runtime.router.tickets import Ticket, TooLateError, WorkerGoneError
-
-_NEVER_S = 1e9
+from controller.runtime.router.tickets import Ticket, TooLateError, WorkerGoneError, terms_of
 
 
 class Asked:
@@ -64,9 +62,7 @@ class Asked:
             return
         ticket, _ = known
         if message.late:
-            ticket.granted.set_exception(
-                TooLateError("its TTFT limit cannot be met any more (ordering.reject)")
-            )
+            ticket.granted.set_exception(TooLateError())
             return
         self._queues.granted_elsewhere(
             ticket, ticket.worker_id, ticket.uncached_tokens, ticket.predicted_s, now_s
@@ -101,12 +97,6 @@ class Given:
             self._link.send(Refused(ask.number, late=False))  # not ours, as we see it
             return
         cached = {unit(w, rank): tokens for w, rank, tokens in ask.cached}
-
-        def terms(unit_id: int) -> tuple[int, float]:
-            known = min(cached.get(unit_id, 0), ask.prompt_tokens - 1)
-            left = ask.prompt_tokens - known
-            return left, self._costs.prefill_s(known, left)
-
         try:
             ticket = self._queues.enqueue(
                 unit(ask.worker_id, ask.rank),
@@ -120,7 +110,7 @@ class Given:
                 prompt_tokens=ask.prompt_tokens,
                 tenant=ask.tenant,
                 cached=cached,
-                terms=terms,
+                terms=terms_of(self._costs, ask.prompt_tokens, cached),
                 only=None if ask.only is None else frozenset(ask.only),
                 asked_by=self._link.peer,
             )
@@ -157,14 +147,13 @@ class Given:
 
 def _ask(number: int, ticket: Ticket, now_s: float) -> Ask:
     wish = ticket.wish
-    due_in_s = wish.due_s - now_s
     return Ask(
         number=number,
         worker_id=worker_of(ticket.worker_id),
         rank=rank_of(ticket.worker_id),
         uncached=ticket.uncached_tokens,
         predicted_s=ticket.predicted_s,
-        due_in_s=min(due_in_s, _NEVER_S),
+        due_in_s=wish.due_in_s(now_s),
         arrived_ago_s=now_s - wish.arrival_s,
         urgency=wish.urgency,
         jump_s=wish.jump_s,

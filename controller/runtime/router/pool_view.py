@@ -14,8 +14,6 @@ from controller.routing.waiting import WaitingPrefills
 from controller.runtime.router.tickets import Lane
 from controller.types import FloatArray, IntArray, PrefillPool, PrefillTask
 
-_NEVER_S = 1e9
-
 
 def pool_view(
     waiting: WaitingPrefills,
@@ -64,7 +62,7 @@ def lane_state(lane: Lane, ourselves: str, now_s: float) -> LaneState:
             asked_by=ticket.wish.asked_by or ourselves,
             uncached=ticket.uncached_tokens,
             predicted_s=ticket.predicted_s,
-            due_in_s=min(ticket.wish.due_s - now_s, _NEVER_S),
+            due_in_s=ticket.wish.due_in_s(now_s),
             arrived_ago_s=now_s - ticket.wish.arrival_s,
             urgency=ticket.wish.urgency,
             flies=ticket.granted.done(),

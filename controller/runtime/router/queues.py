@@ -224,9 +224,7 @@ class PrefillQueues:
             ticket = lane.tickets[row]
             self._forget(lane, ticket, now_s)
             if not ticket.granted.done():
-                ticket.granted.set_exception(
-                    TooLateError("its TTFT limit cannot be met any more (ordering.reject)")
-                )
+                ticket.granted.set_exception(TooLateError())
 
     def _draw(self, worker_id: int, now_s: float) -> None:
         """Late binding, as long as there is something for this worker to take over."""

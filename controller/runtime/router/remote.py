@@ -29,7 +29,7 @@ from controller.runtime.router.leg import CoreSettings, Leg, PrefillFailedError
 from controller.runtime.router.prefill_port import PrefillPort
 from controller.runtime.router.queues import PrefillQueues
 from controller.runtime.router.router_metrics import RouterMetrics
-from controller.runtime.router.tickets import Again, Ticket
+from controller.runtime.router.tickets import Again, Ticket, terms_of
 from controller.types import ClusterView, Decision, Place
 
 
@@ -112,12 +112,7 @@ class RemotePrefills:
     ) -> Ticket:
         task, decision = leg.task, leg.record.decision
         assert decision is not None and decision.worker_id is not None
-        prompt = task.prompt_tokens
-
-        def terms(unit_id: int) -> tuple[int, float]:
-            known = min(cached.get(unit_id, 0), prompt - 1)
-            return prompt - known, self._costs.prefill_s(known, prompt - known)
-
+        terms = terms_of(self._costs, task.prompt_tokens, cached)
         ordering, slo = self._queues.ordering, leg.record.slo
         due_s = prefill_due_s(self._costs, task, view, ordering, slo)
 
@@ -141,7 +136,7 @@ class RemotePrefills:
             urgency=task.urgency,
             jump_s=task.jump_s,
             at_once=leg.record.would is not None,
-            prompt_tokens=prompt,
+            prompt_tokens=task.prompt_tokens,
             tenant=leg.record.tenant,
             cached=cached,
             # What has failed once stays where it was put: it might be drawn to the same worker.

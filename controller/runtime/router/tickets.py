@@ -10,12 +10,24 @@ from typing import Protocol
 
 import numpy as np
 
+from controller.costs.model import TableCost
 from controller.estimation.windows import MeanWindow
 from controller.routing.fairness import FairShare
 from controller.routing.units import worker_of
 
 Terms = Callable[[int], tuple[int, float]]
 """(uncached tokens, predicted seconds) of a prefill at a worker."""
+_NEVER_S = 1e9
+
+
+def terms_of(costs: TableCost, prompt_tokens: int, cached: Mapping[int, int]) -> Terms:
+    """Those of one prompt, of which workers have `cached` tokens."""
+
+    def terms(unit_id: int) -> tuple[int, float]:
+        known = min(cached.get(unit_id, 0), prompt_tokens - 1)
+        return prompt_tokens - known, costs.prefill_s(known, prompt_tokens - known)
+
+    return terms
 
 
 class WorkerGoneError(Exception):
@@ -24,6 +36,9 @@ class WorkerGoneError(Exception):
 
 class TooLateError(Exception):
     """Early rejection: the prefill cannot be in time any more."""
+
+    def __init__(self) -> None:
+        super().__init__("its TTFT limit cannot be met any more (ordering.reject)")
 
 
 class GoesLocalError(Exception):
@@ -62,6 +77,10 @@ class Wish:
     """Its choice if it were to choose now, None: local. Called while it is in no queue."""
     asked_by: str | None = None
     """The replica whose request it is; None: it is ours."""
+
+    def due_in_s(self, now_s: float) -> float:
+        """Time left until then, as other replicas are told it: finite."""
+        return min(self.due_s - now_s, _NEVER_S)
 
 
 class Ticket:
