@@ -74,9 +74,7 @@ def lane_state(lane: Lane, ourselves: str, now_s: float) -> LaneState:
 
 def mirror(waiting: WaitingPrefills, lane: Lane, tasks: Iterable[TaskState], now_s: float) -> None:
     """Show in another replica's queue what others have there; takes the place of what was shown."""
-    for row in lane.mirrored:
-        waiting.forget(row, now_s)
-    lane.mirrored.clear()
+    unmirror(waiting, lane, now_s)
     for task in tasks:
         row = waiting.new_task(now_s - task.arrived_ago_s, task.uncached, task.urgency)
         if task.flies:
@@ -85,3 +83,10 @@ def mirror(waiting: WaitingPrefills, lane: Lane, tasks: Iterable[TaskState], now
             due_s = now_s + task.due_in_s
             waiting.join(lane.number, row, task.predicted_s, due_s, now_s, task.arrived_ago_s)
         lane.mirrored.append(row)
+
+
+def unmirror(waiting: WaitingPrefills, lane: Lane, now_s: float) -> None:
+    """Show nothing of others any more."""
+    for row in lane.mirrored:
+        waiting.forget(row, now_s)
+    lane.mirrored.clear()

@@ -19,7 +19,7 @@ from controller.routing.inflight import InFlightBound
 from controller.routing.kernels.orderings import FIFO, Ordering
 from controller.routing.waiting import WaitingPrefills
 from controller.runtime.router.late_binding import draw
-from controller.runtime.router.pool_view import pool_view
+from controller.runtime.router.pool_view import pool_view, unmirror
 from controller.runtime.router.revision import revise
 from controller.runtime.router.tickets import (
     Again,
@@ -119,7 +119,7 @@ class PrefillQueues:
         self._live, alive = now, set(now)
         self._pool_ids = None
         for worker_id in [w for w in self._lanes if w not in alive]:
-            self._close(worker_id)
+            self._close(worker_id, now_s)
         new = [w for w in now if w not in self._lanes]
         for worker_id in new:
             number, weights = self._waiting.open_lane(), self._options.weights
@@ -134,14 +134,14 @@ class PrefillQueues:
         ours = [lane.number for lane in self._lanes.values() if lane.owner is None]
         self._lane_rows = np.array(ours, np.int64)
 
-    def _close(self, worker_id: int) -> None:
+    def _close(self, worker_id: int, now_s: float) -> None:
         lane = self._lanes.pop(worker_id)
         for ticket in lane.tickets.values():
             self._owners.done(ticket)
-            self._waiting.forget(ticket.row, 0.0)
+            self._waiting.forget(ticket.row, now_s)
             if not ticket.granted.done():
                 ticket.granted.set_exception(WorkerGoneError(f"worker {worker_id:x} left"))
-        self._drop_mirror(lane)
+        unmirror(self._waiting, lane, now_s)
         del self._by_row[lane.number]
         self._waiting.close_lane(lane.number)
 
@@ -207,7 +207,7 @@ class PrefillQueues:
                 return
             ticket = lane.tickets.get(row)
             if ticket is None:  # what another replica held here when the queue became ours
-                self._drop_mirror(lane)
+                unmirror(self._waiting, lane, now_s)
                 continue
             if ticket.granted.done():  # nobody waits for it any more
                 self._forget(lane, ticket, now_s)
@@ -292,11 +292,6 @@ class PrefillQueues:
     def serves(self, unit_id: int) -> bool:
         """Whether there is a queue for this worker."""
         return unit_id in self._lanes
-
-    def _drop_mirror(self, lane: Lane) -> None:
-        for row in lane.mirrored:
-            self._waiting.forget(row, 0.0)
-        lane.mirrored.clear()
 
     def stepped(
         self, worker_id: int, step_tokens: int, engine_waiting_tokens: int, now_s: float

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from controller.routing.replica_state import LaneState, TaskState
-from controller.runtime.router.pool_view import lane_state, mirror
+from controller.runtime.router.pool_view import lane_state, mirror, unmirror
 from controller.runtime.router.queues import PrefillQueues
 from controller.runtime.router.tickets import QueueOwners, Ticket
 
@@ -45,7 +45,7 @@ class SharedQueues(PrefillQueues):
             if owner == lane.owner:
                 continue
             lane.owner = owner
-            self._drop_mirror(lane)
+            unmirror(self._waiting, lane, now_s)
             for ticket in [t for t in lane.tickets.values() if not t.granted.done()]:
                 self._owners.done(ticket)
                 if owner is not None and ticket.wish.asked_by is None:
