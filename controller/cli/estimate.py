@@ -53,8 +53,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _estimate(args: argparse.Namespace) -> int:
-    from controller.cli.estimate_lines import lines
-    from controller.estimation.as_json import estimate_json
     from controller.runtime.estimating import estimating
     from controller.runtime.sources.routing import routing_reader
 
@@ -64,20 +62,25 @@ async def _estimate(args: argparse.Namespace) -> int:
     latest: Estimate | None = None
     async with estimating(where, params) as it:
         async for latest in it.ticks(None if args.watch else args.looks):
-            if not args.watch:
-                continue
-            report = routing(latest)
-            show(latest, report)
-            text = json.dumps(estimate_json(latest, report)) if args.json else "\n".join(
-                [*lines(latest, report), ""]
-            )  # fmt: skip
-            print(text, flush=True)
+            if args.watch:
+                report = routing(latest)
+                show(latest, report)
+                print(
+                    _text(latest, report, args.json), end="\n" if args.json else "\n\n", flush=True
+                )
         assert latest is not None
         if not args.watch:
-            report = routing(latest)
-            found = estimate_json(latest, report)
-            print(json.dumps(found) if args.json else "\n".join(lines(latest, report)))
-        return 0 if _heard(latest) else 1
+            print(_text(latest, routing(latest), args.json))
+        return 0 if latest.names else 1
+
+
+def _text(estimate: Estimate, report: RoutingReport | None, as_json: bool) -> str:
+    from controller.cli.estimate_lines import lines
+    from controller.estimation.as_json import estimate_json
+
+    if as_json:
+        return json.dumps(estimate_json(estimate, report))
+    return "\n".join(lines(estimate, report))
 
 
 def _decisions(args: argparse.Namespace) -> Path | None:
@@ -86,10 +89,6 @@ def _decisions(args: argparse.Namespace) -> Path | None:
         return named
     log: Path = args.run_dir / "decisions.jsonl"
     return log if log.is_file() else None
-
-
-def _heard(estimate: Estimate) -> bool:
-    return bool(estimate.names)
 
 
 def _metrics(port: int | None) -> Callable[[Estimate, RoutingReport | None], None]:
