@@ -287,9 +287,8 @@ class RouterProcess:
             self._queues.sync(port.live(), self.clock.now())
             core.sweep()
             self.decode.sync(decode_client.instance_ids())
-            if unknown := self.decode.unknown():
-                for worker_id, facts in cards.facts(unknown).items():
-                    self.decode.equip(worker_id, facts)
+            for worker_id, facts in cards.facts(self.decode.unknown()).items():
+                self.decode.equip(worker_id, facts)
             await asyncio.sleep(_SYNC_PERIOD_S)
 
     async def _card(self, runtime: Any, card_of: Sequence[str]) -> dict[str, Any]:

@@ -256,7 +256,9 @@ class WorkerCards:
         self._subscriber.start_tracking()
 
     def facts(self, workers: Sequence[int]) -> dict[int, EngineFacts]:
-        """Of those workers whose card is there."""
+        """Of those workers whose card is there; most of the time nobody is asked about."""
+        if not workers:
+            return {}
         cards = read_cards(self._subscriber)
         return {w: engine_facts(cards[w]) for w in workers if w in cards}
 
