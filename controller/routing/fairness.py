@@ -27,9 +27,9 @@ class FairShare:
 
     def tag_s(self, tenant: str | None, predicted_s: float) -> float:
         """When a new prefill of this tenant counts as having come."""
-        name = tenant if tenant in self._weights else OTHERS
-        start_s = max(self._virtual_s, self._end_s.get(name or OTHERS, 0.0))
-        self._end_s[name or OTHERS] = start_s + predicted_s / self._weights[name or OTHERS]
+        name = OTHERS if tenant is None or tenant not in self._weights else tenant
+        start_s = max(self._virtual_s, self._end_s.get(name, 0.0))
+        self._end_s[name] = start_s + predicted_s / self._weights[name]
         return start_s
 
     def served(self, tag_s: float) -> None:

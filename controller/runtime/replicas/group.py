@@ -17,7 +17,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from redis.exceptions import RedisError
 
@@ -264,14 +264,11 @@ class ReplicaGroup:
         """The others' books as they come."""
         while not self._left:
             try:
-                async with contextlib.aclosing(self._listen()) as raws:
+                async with contextlib.aclosing(self._store.listen()) as raws:
                     async for raw in raws:
                         self._heard(raw)
             except _AWAY:
                 await asyncio.sleep(self._settings.period_s)
-
-    def _listen(self) -> Any:
-        return self._store.listen()
 
     def _heard(self, raw: bytes) -> None:
         state = replica_state.decode(raw)

@@ -2,7 +2,7 @@
 """Links between router replicas: one to each other member, to ask for places in its queues.
 
 Owns: connecting, signs of life, noticing that a peer is gone or frozen. Does not own: what is asked
-(group.py), who is a member (membership.py). A link that is down is tried again; meanwhile its
+(group.py), who is a member (redis_store.py). A link that is down is tried again; meanwhile its
 owner's queues are served here, by what is known here.
 """
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from redis.asyncio import Redis
@@ -68,7 +68,7 @@ class RedisStore:
         members, _ = await pipe.execute()
         return _addresses(members)
 
-    async def listen(self) -> AsyncIterator[bytes]:
+    async def listen(self) -> AsyncGenerator[bytes, None]:
         """The others' books as they come (and our own); ends with an error when Redis goes."""
         pubsub = self._redis.pubsub(ignore_subscribe_messages=True)
         try:

@@ -88,7 +88,7 @@ class RemotePrefills:
                 record.seal(self._costs)
                 wait_s = min(self._settings.max_wait_s, leg.answer_by_s - queued_s)
                 await asyncio.wait_for(ticket.granted, self._clock.wall(wait_s))
-            sent_s = self._granted(leg, ticket, cached, queued_s)
+            sent_s = self._granted(leg, ticket, queued_s)
             call = self._send(ticket.worker_id, leg.request, leg.context)
             record.seal(self._costs)
             answered = self._chunks(call, ticket.worker_id, leg.answer_by_s)
@@ -145,9 +145,7 @@ class RemotePrefills:
             again=wants,
         )
 
-    def _granted(
-        self, leg: Leg, ticket: Ticket, cached: Mapping[int, int], queued_s: float
-    ) -> float:
+    def _granted(self, leg: Leg, ticket: Ticket, queued_s: float) -> float:
         """Note when, and where it goes; returns now."""
         record, now_s = leg.record, self._clock.now()
         record.queue_ms = (now_s - queued_s) * 1e3
