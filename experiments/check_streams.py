@@ -36,6 +36,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # also as a scr
 
 from controller.errors import UserError
 from controller.runtime.launcher import Deployment, LaunchError
+from controller.runtime.router.run_files import facts_name
 from experiments.memory_sessions import run_sessions
 from experiments.redis_process import redis_server
 from experiments.router_bench_kit import ask, deployment, open_http
@@ -78,8 +79,7 @@ async def gauges(http: aiohttp.ClientSession, run_dir: Path, replicas: int) -> d
     """What the routers hold, summed; and their memory."""
     sums: Counter[str] = Counter()
     for replica in range(replicas):
-        name = f"router-{replica}.json" if replica else "router.json"
-        port = json.loads((run_dir / name).read_text())["metrics_port"]
+        port = json.loads((run_dir / facts_name(replica)).read_text())["metrics_port"]
         async with http.get(f"http://127.0.0.1:{port}/metrics") as response:
             for line in (await response.text()).splitlines():
                 family, _, value = line.partition(" ")

@@ -84,10 +84,12 @@ def _text(estimate: Estimate, report: RoutingReport | None, as_json: bool) -> st
 
 
 def _decisions(args: argparse.Namespace) -> Path | None:
+    from controller.runtime.router.run_files import log_name
+
     named: Path | None = args.decisions
     if named is not None or args.run_dir is None:
         return named
-    log: Path = args.run_dir / "decisions.jsonl"
+    log: Path = args.run_dir / log_name()
     return log if log.is_file() else None
 
 

@@ -19,7 +19,8 @@ def run(args: argparse.Namespace) -> int:
     """Print it."""
     from analysis.explain import explain
     from controller.errors import UserError
-    from controller.runtime.router.decision_log import log_lines, replica_logs
+    from controller.runtime.router.decision_log import log_lines
+    from controller.runtime.router.run_files import replica_logs
 
     logs = replica_logs(args.run_dir)
     if not logs:

@@ -22,13 +22,14 @@ def run(args: argparse.Namespace) -> int:
     from analysis.shadow_report import shadow_report
     from controller.runtime.router.decision_log import log_lines
     from controller.runtime.router.mode import Mode, get_mode, set_mode
+    from controller.runtime.router.run_files import log_name
 
     if args.mode is not None:
         set_mode(args.run_dir, Mode(args.mode))
         print(f"{args.run_dir}: {args.mode} (takes effect within a second)")
         return 0
     print(f"{args.run_dir}: {get_mode(args.run_dir).value}")
-    log = args.run_dir / "decisions.jsonl"
+    log = args.run_dir / log_name()
     report = shadow_report(log_lines(log))
     if report.differing_share is None:
         print("nothing was decided in shadow")

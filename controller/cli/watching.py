@@ -62,6 +62,7 @@ def deployed(args: argparse.Namespace) -> Deployed:
     from controller.runtime.launcher.plan import CONFIG_FILE
     from controller.runtime.profiling.target import PoolChoice, of_run
     from controller.runtime.resources import read_deployment_with
+    from controller.runtime.router.run_files import facts_name
     from controller.runtime.sources.promql import settings_from
 
     if not args.interval > 0:
@@ -75,7 +76,7 @@ def deployed(args: argparse.Namespace) -> Deployed:
         url = url or frontend_url(config)
         if file_kv is None and config.dynamo.discovery_backend == "file":
             file_kv = discovery_folder(config, args.run_dir.resolve())
-        facts = args.run_dir / "router.json"
+        facts = args.run_dir / facts_name()
         if facts.is_file():
             port = json.loads(facts.read_text(encoding="utf-8"))["metrics_port"]
             targets.append(f"http://127.0.0.1:{port}")

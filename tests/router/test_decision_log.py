@@ -7,7 +7,8 @@ from relay_kit import RelayHarness, answers, router_row
 from analysis.explain import explain
 from controller.cli.main import main
 from controller.routing.decision_record import OutcomeRow, RouterRow, read_line, read_rows
-from controller.runtime.router.decision_log import DecisionLog, log_lines, replica_logs
+from controller.runtime.router.decision_log import DecisionLog, log_lines
+from controller.runtime.router.run_files import replica_logs
 
 pytestmark = pytest.mark.unit
 

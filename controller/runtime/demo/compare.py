@@ -25,6 +25,7 @@ from controller.runtime.load import (
     run_load,
     summarize,
 )
+from controller.runtime.router.run_files import log_name
 from controller.simulation.traces import Trace
 
 _WARM_UP_REQUESTS = 4
@@ -118,7 +119,7 @@ async def _warm_up(url: str, model: str) -> None:
 
 
 def _decisions(run_dir: Path) -> list[dict[str, Any]]:
-    path = run_dir / "decisions.jsonl"
+    path = run_dir / log_name()
     if not path.exists():
         return []
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

@@ -36,7 +36,7 @@ from controller.runtime.forward_passes import ForwardPasses
 from controller.runtime.replicas.sessions import Sessions
 from controller.runtime.resources import read_profile
 from controller.runtime.router.core import CoreSettings, RouterCore
-from controller.runtime.router.decision_log import DecisionLog, log_name
+from controller.runtime.router.decision_log import DecisionLog
 from controller.runtime.router.decode_state import DecodeState, PassReport
 from controller.runtime.router.gauges import export_router
 from controller.runtime.router.handover import unsupported_backend
@@ -55,6 +55,7 @@ from controller.runtime.router.ports import (
 from controller.runtime.router.queues import QueueOptions
 from controller.runtime.router.records import unix_now
 from controller.runtime.router.router_metrics import RouterMetrics
+from controller.runtime.router.run_files import facts_name, log_name
 from controller.runtime.router.shared_queues import SharedQueues
 from controller.runtime.stop_signals import on_stop_signals
 
@@ -199,8 +200,8 @@ class RouterProcess:
         port = router.metrics_port + self.replica if router.metrics_port else 0
         server, _ = start_http_server(port, addr="127.0.0.1", registry=self._registry)
         facts = {"instance_id": instance_id, "metrics_port": server.server_port}
-        name = f"router-{self.replica}.json" if self.replica else "router.json"
-        (self._run_dir / name).write_text(json.dumps(facts) + "\n", encoding="utf-8")
+        path = self._run_dir / facts_name(self.replica)
+        path.write_text(json.dumps(facts) + "\n", encoding="utf-8")
         logger.info(
             "router.serving attachment=%s instance=%x policy=%s metrics=http://127.0.0.1:%d/metrics",
             router.attachment,

@@ -99,15 +99,5 @@ def log_lines(path: Path) -> Iterator[str]:
                 yield from lines
 
 
-def log_name(replica: int) -> str:
-    """A replica's file in the run folder."""
-    return "decisions.jsonl" if replica == 0 else f"decisions-{replica}.jsonl"
-
-
-def replica_logs(run_dir: Path) -> list[Path]:
-    """The logs of all replicas that have run there."""
-    return sorted(run_dir.glob("decisions*.jsonl"))
-
-
 def _numbered(path: Path, number: int) -> Path:
     return path if number == 0 else path.with_name(f"{path.name}.{number}")
