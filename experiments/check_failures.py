@@ -39,6 +39,7 @@ from controller.routing.decision_record import DecisionRow, RouterRow, read_rows
 from controller.runtime.demo.compare import free_port
 from controller.runtime.launcher import Deployment
 from controller.runtime.resources import read_deployment_with
+from controller.runtime.router.run_files import log_name
 from experiments.redis_process import Redis, redis_server
 
 LOAD_S, KILL_AT_S, RATE = 12.0, 3.0, 5.0
@@ -124,7 +125,7 @@ async def _run(
         while (elapsed := time.monotonic() - started) < LOAD_S:
             if not killed and elapsed >= KILL_AT_S:
                 if redis is not None and case.victim == "redis":
-                    redis.process.kill()
+                    redis.kill()
                 else:
                     os.kill(deployment.process(case.victim).pid or 0, signal.SIGKILL)
                 if case.victim == "router":
@@ -147,7 +148,7 @@ async def _run(
 
 async def routable(run_dir: Path, killed_unix_s: float) -> float:
     """Seconds from the kill until a router has decided about a request that came after it."""
-    path = run_dir / "decisions.jsonl"
+    path = run_dir / log_name()
     while time.time() < killed_unix_s + HANG_S:
         for row in read_rows(path.read_text().splitlines()):
             if isinstance(row, RouterRow) and row.started_unix_s > killed_unix_s:

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 
 import pytest
 from hypothesis import settings
-from redis_kit import RedisServer
 from view_kit import make_task, make_view
 
 from controller.costs.model import TableCost
@@ -21,10 +21,13 @@ settings.load_profile("equilibrium")
 
 @pytest.fixture
 def redis_server(tmp_path):
-    """A redis-server of the test's own."""
-    server = RedisServer(tmp_path)
-    yield server
-    server.kill()
+    """A redis-server of the test's own; skips, with a reason, where it is not installed."""
+    if shutil.which("redis-server") is None:
+        pytest.skip("redis-server is not installed (Debian package redis-server)")
+    from experiments.redis_process import redis_server as running_redis
+
+    with running_redis(tmp_path) as server:
+        yield server
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
