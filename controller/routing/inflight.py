@@ -29,10 +29,6 @@ class InFlightBound:
         """The bound in uncached tokens, before anything is known of the engine."""
         return self.steps * self.max_num_batched_tokens
 
-    def admits(self, in_flight_tokens: int, uncached_tokens: int) -> bool:
-        """Whether one more prefill may be sent. An empty engine always takes one."""
-        return in_flight_tokens == 0 or in_flight_tokens + uncached_tokens <= self.tokens
-
     def adapted(
         self, tokens: int, step_tokens: int, engine_waiting_tokens: int, held_tokens: int
     ) -> int:

@@ -9,8 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controller.routing.inflight import InFlightBound
-from controller.routing.kernels.orderings import ORDERINGS
+from controller.routing.kernels.orderings import FIFO, ORDERINGS, Ordering
 from controller.routing.registry import PLACEMENTS, decide
+from controller.routing.waiting import WaitingPrefills
 from controller.simulation.cluster.placement import PLACEMENTS as SIMULATED
 from controller.types import DecisionReason, OrderingName, Place, RoutingParams, Slo
 
@@ -59,11 +60,22 @@ def test_always_remote_takes_the_worker_that_would_finish_first(unit_costs, task
     assert (decision.worker_id, decision.reason) == (101, DecisionReason.LEAST_LOADED)
 
 
-def test_the_bound_lets_a_step_run_and_the_next_one_fill(unit_costs):
-    bound = InFlightBound(max_num_batched_tokens=2048)
-    assert bound.admits(in_flight_tokens=2048, uncached_tokens=2048)
-    assert not bound.admits(in_flight_tokens=2049, uncached_tokens=2048)
-    assert bound.admits(in_flight_tokens=0, uncached_tokens=100_000)
+def admits(in_flight_tokens, uncached_tokens):
+    """Whether a worker is sent one more prefill."""
+    waiting = WaitingPrefills(Ordering(FIFO))
+    lane = waiting.open_lane()
+    if in_flight_tokens:
+        waiting.fly(lane, waiting.new_task(0.0, in_flight_tokens), 1.0, 0.0)
+    row = waiting.new_task(0.0, uncached_tokens)
+    waiting.join(lane, row, 1.0, 9.0, 0.0)
+    chosen, _ = waiting.look(lane, 0.0, InFlightBound(max_num_batched_tokens=2048).tokens)
+    return chosen == row
+
+
+def test_the_bound_lets_a_step_run_and_the_next_one_fill():
+    assert admits(in_flight_tokens=2048, uncached_tokens=2048)
+    assert not admits(in_flight_tokens=2049, uncached_tokens=2048)
+    assert admits(in_flight_tokens=0, uncached_tokens=100_000)
 
 
 def test_names_in_configurations_are_those_of_the_rules():
