@@ -18,7 +18,6 @@ The last line is JSON: `ttft_median_relative_error` is the median over all reque
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import sys
 import tempfile
@@ -33,19 +32,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # also as a scr
 from analysis.intervals import mean_interval
 from controller.config import DeploymentConfig
 from controller.errors import UserError
-from controller.runtime.demo.compare import Scenario, ScenarioResult, run_scenario
+from controller.runtime.demo.compare import ScenarioResult
 from controller.runtime.launcher import LaunchError
-from controller.runtime.load import Endpoint
 from controller.runtime.load.rows import Status
-from controller.runtime.resources import read_deployment_with, read_profile
-from controller.simulation.cluster import simulate
-from controller.simulation.config import SimulationConfig, simulation_of
-from controller.simulation.configured import cluster_of, options_of
+from controller.runtime.resources import read_deployment_with
 from controller.simulation.report.parts import REMOTE, ttft_parts
 from controller.simulation.synthetic import CalmThenBurst, synthesize
 from controller.simulation.traces import Trace
-from controller.simulation.workloads.bridge import from_trace
 from controller.types import FloatArray
+from experiments.both_sides import serve_live, serve_simulated
 
 TIME_LIMIT_S = 300.0
 
@@ -85,21 +80,7 @@ def deployment(args: argparse.Namespace) -> DeploymentConfig:
 
 def live(config: DeploymentConfig, trace: Trace, folder: Path) -> ScenarioResult:
     """The trace through a deployment; every request has to be served."""
-    scenario = Scenario("live", "live", {})
-    result = asyncio.run(
-        run_scenario(
-            config,
-            scenario,
-            trace,
-            (),
-            folder,
-            TIME_LIMIT_S,
-            lambda line: None,
-            None,
-            # One character is one token there; a chat template would add some.
-            Endpoint.COMPLETIONS,
-        )
-    )
+    result = serve_live(config, trace, folder, TIME_LIMIT_S)
     for row in result.load.rows:
         if row.status is not Status.OK:
             raise UserError(f"request of line {row.line} was not served: {row.error}")
@@ -113,9 +94,7 @@ def live(config: DeploymentConfig, trace: Trace, folder: Path) -> ScenarioResult
 
 def compare(config: DeploymentConfig, trace: Trace, result: ScenarioResult) -> Comparison:
     """Both sides of one trace, request by request."""
-    file = SimulationConfig.model_validate(simulation_of(config, "the deployment"))
-    cluster = cluster_of(file, {name: read_profile(name) for name in file.profiles})
-    simulated = simulate(from_trace(trace), cluster, options_of(file))
+    cluster, simulated = serve_simulated(config, trace)
     parts = ttft_parts(simulated, cluster)
     rows, decisions = result.load.rows, _decisions(result)
     live_remote = np.array([each["place"] == "remote" for each in decisions])

@@ -18,7 +18,6 @@ tau over all rules.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import sys
 import tempfile
@@ -34,18 +33,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # also as a scr
 from analysis.intervals import mean_interval
 from controller.config import DeploymentConfig
 from controller.errors import UserError
-from controller.runtime.demo.compare import Scenario, run_scenario
 from controller.runtime.launcher import LaunchError
-from controller.runtime.load import Endpoint
-from controller.runtime.load.rows import RequestRow, Status
-from controller.runtime.resources import read_deployment_with, read_profile
-from controller.simulation.cluster import simulate
-from controller.simulation.config import SimulationConfig, simulation_of
-from controller.simulation.configured import cluster_of, options_of
+from controller.runtime.resources import read_deployment_with
+from controller.simulation.report.summary import summarize
 from controller.simulation.synthetic import CalmThenBurst, synthesize
 from controller.simulation.traces import Trace
-from controller.simulation.workloads.bridge import from_trace
-from controller.types import Slo
+from experiments.both_sides import serve_live, serve_simulated
 
 RULES = (
     "toll+moore_hodgson",
@@ -79,42 +72,15 @@ def deployment(args: argparse.Namespace, rule: str) -> DeploymentConfig:
     )
 
 
-def in_time(row: RequestRow, slo: Slo) -> bool:
-    """Served, first token and mean ITL within their limits."""
-    if row.status is not Status.OK or row.ttft_ms is None:
-        return False
-    return row.ttft_ms <= slo.ttft_ms and (row.itl_mean_ms or 0.0) <= slo.itl_ms
-
-
 def live(config: DeploymentConfig, trace: Trace, folder: Path) -> float:
     """SLO attainment of the trace in a deployment."""
-    scenario = Scenario("live", "live", {})
-    result = asyncio.run(
-        run_scenario(
-            config,
-            scenario,
-            trace,
-            (),
-            folder,
-            TIME_LIMIT_S,
-            lambda line: None,
-            None,
-            Endpoint.COMPLETIONS,
-        )
-    )
-    slo = config.slo.value()
-    return float(np.mean([in_time(row, slo) for row in result.load.rows]))
+    return serve_live(config, trace, folder, TIME_LIMIT_S).summary.total.attainment or 0.0
 
 
 def simulated(config: DeploymentConfig, trace: Trace) -> float:
     """SLO attainment of the trace in the simulator."""
-    file = SimulationConfig.model_validate(simulation_of(config, "the deployment"))
-    cluster = cluster_of(file, {name: read_profile(name) for name in file.profiles})
-    result = simulate(from_trace(trace), cluster, options_of(file))
-    slo = config.slo.value()
-    itl_s = np.nan_to_num(result.itl_s)
-    in_time = (result.ttft_s * 1e3 <= slo.ttft_ms) & (itl_s * 1e3 <= slo.itl_ms)
-    return float(np.mean(in_time))
+    cluster, result = serve_simulated(config, trace)
+    return summarize(result, cluster).attainment
 
 
 def concordance(one: dict[str, float], other: dict[str, float], apart: float) -> tuple[int, int]:

@@ -307,6 +307,11 @@ def r90_ratios(
     return found
 
 
+def plain(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows at the SLO as it is, with costs that are right on average."""
+    return rows[(rows["ttft_scale"] == 1.0) & (rows["cost_bias"] == 1.0)]
+
+
 def by_variant(rows: pd.DataFrame) -> dict[str, Any]:
     """The worst margin at other limits and with biased costs."""
     found = {}
@@ -320,7 +325,7 @@ def by_variant(rows: pd.DataFrame) -> dict[str, Any]:
 
 def figures(every: pd.DataFrame, rates: dict[str, float]) -> dict[str, Any]:
     """What the last line says."""
-    rows = every[(every["ttft_scale"] == 1.0) & (every["cost_bias"] == 1.0)]
+    rows = plain(every)
     worst, cell = min(margins(rows))
     fine, total = non_inferior(rows)
     at_one = rows[rows["load"] == 1.0].groupby(["workload", "rule"])["attainment"].mean()
@@ -391,7 +396,7 @@ def main() -> int:
         print(f"compare_policies: {error}", file=sys.stderr)
         return 2
     rows.to_parquet(args.out)
-    print(table(rows[(rows["ttft_scale"] == 1.0) & (rows["cost_bias"] == 1.0)]))
+    print(table(plain(rows)))
     print(json.dumps(figures(rows, rates)))
     return 0
 

@@ -10,7 +10,6 @@ by then, or was never issued because a round before it failed, is a miss.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -18,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import t
 
+from analysis.intervals import half_width
 from controller.costs.tables import StepTables
 from controller.engine.values import EngineSpec
 from controller.runtime.files import read_text
@@ -292,8 +291,5 @@ def scenes(mooncake: Path | None, azure: Path | None) -> list[Scene]:
 
 def is_sustained(slopes: list[float]) -> bool:
     """Whether the interval of the backlog's slope over seeds contains zero or lies below it."""
-    mean = float(np.mean(slopes))
-    if len(slopes) < 2:
-        return mean <= 0.05
-    half = float(t.ppf(0.975, len(slopes) - 1)) * float(np.std(slopes, ddof=1))
-    return mean - half / math.sqrt(len(slopes)) <= 0.0
+    mean, half = float(np.mean(slopes)), half_width(slopes)
+    return mean <= 0.05 if half is None else mean - half <= 0.0

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from scipy.optimize import isotonic_regression
-from scipy.stats import t
 
+from analysis.intervals import half_width
 from controller.types import FloatArray
 
 TARGET = 0.9
@@ -94,11 +94,7 @@ def bootstrap_ratio(
 
 def paired_interval(differences: FloatArray) -> tuple[float, float]:
     """95 % interval of the mean of paired differences, shape (seeds,); one seed: no width."""
-    mean = float(np.mean(differences))
-    if len(differences) < 2:
-        return mean, mean
-    half = float(t.ppf(0.975, len(differences) - 1) * np.std(differences, ddof=1))
-    half /= float(np.sqrt(len(differences)))
+    mean, half = float(np.mean(differences)), half_width([float(d) for d in differences]) or 0.0
     return mean - half, mean + half
 
 

@@ -40,7 +40,7 @@ CACHED = 2
 
 @kernel
 def history_tokens(s: State, w: int, r: int, now_s: float) -> int:
-    """Prompt tokens whose KV decode worker w holds at this instant."""
+    """Prompt tokens whose KV worker w holds at this instant."""
     worker = s.wrk[w]
     instant = key(now_s)
     settle_pulled(s, w, instant)

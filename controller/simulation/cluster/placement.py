@@ -21,7 +21,6 @@ from controller.routing.kernels.reasons import (
 )
 from controller.simulation.cluster.blocks import worker_blocks
 from controller.simulation.cluster.books import itl_window_s, ttft_window_s
-from controller.simulation.cluster.clock import key
 from controller.simulation.cluster.compiled import kernel
 from controller.simulation.cluster.estimates import (
     CACHED,
@@ -32,15 +31,12 @@ from controller.simulation.cluster.estimates import (
     prefill_time_s,
     remote_estimates,
 )
-from controller.simulation.cluster.links import settle_pulled
-from controller.simulation.cluster.prefix import hits
 from controller.simulation.cluster.prices import choose_by_deflection, choose_by_toll
 from controller.simulation.cluster.state import (
     ALPHA,
     BETA,
     DECISIONS,
     FLY_TOKENS,
-    HISTORY_READ,
     ITL_LIMIT_S,
     LOCAL_CHUNK,
     PLACEMENT,
@@ -88,9 +84,7 @@ def place(s: State, r: int, fresh: bool, now_s: float) -> tuple[int, int, int]:
         i, q.reason = rules.round_robin(count, s.ctl[TURN])
         s.ctl[TURN] += 1
         w = s.pool[0, i]
-        if s.ctl[HISTORY_READ]:
-            settle_pulled(s, w, key(now_s))
-        return int(w), 0, hits(s, w, r, (q.ask - 1) // s.wrk[w].block_size) * s.wrk[w].block_size
+        return int(w), 0, history_tokens(s, w, r, now_s)
     history = history_tokens(s, q.decode_worker, r, now_s)
     remote_estimates(s, r, history, now_s)
     if rule in (TOLL, BATCH):

@@ -122,7 +122,7 @@ def revise(s: State, now_s: float) -> None:
             s.req[r].asked_s = now_s
             leave_queue(s, w, r)
             unhold(s, r)
-            _hear_for(s, s.req[r].decode_worker, False)
+            hear(s, s.req[r].decode_worker)
             _go(s, r, False, now_s)
 
 
