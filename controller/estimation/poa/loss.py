@@ -64,22 +64,34 @@ class Loss:
 
 def window_loss(window: PlacementWindow, goal: Goal) -> WindowLoss:
     """Replay one window under `goal`."""
-    w, which = window, int(goal)
-    harm = w.harm_s if goal is Goal.LATENCY else w.harm_misses
-    law = (w.arrival_s, w.own_s, w.limit_s, w.free_s, harm, w.end_s, w.rate_per_s, which)
-    out = np.zeros(w.places)
-    done = kernels.costs_of(w.chosen, *law, out)
-    best_to = w.chosen.copy()
-    if w.places**w.requests <= MOST_ENUMERATED:
-        best = kernels.enumerate_best(*law, np.zeros(w.requests, np.int64), best_to, out)
+    law = _law(window, goal)
+    out = np.zeros(window.places)
+    done = kernels.costs_of(window.chosen, law, out)
+    best_to = window.chosen.copy()
+    if window.places**window.requests <= MOST_ENUMERATED:
+        best = kernels.enumerate_best(law, np.zeros(window.requests, np.int64), best_to, out)
         return WindowLoss(done, min(done, best), True, best_to)
-    best = kernels.improve(*law, best_to, out, _PASSES, _TRIES)
-    other = np.zeros(w.requests, np.int64)
-    kernels.greedy(w.arrival_s, w.own_s, w.free_s, harm, which, other, np.zeros(w.places))
-    also = kernels.improve(*law, other, out, _PASSES, _TRIES)
+    best = kernels.improve(law, best_to, out, _PASSES, _TRIES)
+    other = np.zeros(window.requests, np.int64)
+    kernels.greedy(law, other, np.zeros(window.places))
+    also = kernels.improve(law, other, out, _PASSES, _TRIES)
     if also < best:
         best, best_to = also, other
     return WindowLoss(done, max(0.0, min(done, best)), False, best_to)
+
+
+def _law(window: PlacementWindow, goal: Goal) -> kernels.Law:
+    harm = window.harm_s if goal is Goal.LATENCY else window.harm_misses
+    return kernels.Law(
+        window.arrival_s,
+        window.own_s,
+        window.limit_s,
+        window.free_s,
+        harm,
+        window.end_s,
+        window.rate_per_s,
+        int(goal),
+    )
 
 
 def routing_loss(
