@@ -35,6 +35,8 @@ class Goal(int, Enum):
 MOST_ENUMERATED = 2500
 _PASSES = 2
 _TRIES = 6
+_BLOCK, _DRAWS = 4, 1000
+"""Windows a block of the bootstrap, and its draws."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,44 +96,48 @@ def _law(window: PlacementWindow, goal: Goal) -> kernels.Law:
     )
 
 
-def routing_loss(
-    windows: Sequence[PlacementWindow],
-    goal: Goal,
-    seed: int = 0,
-    block: int = 4,
-    draws: int = 1000,
-) -> Loss:
+def routing_loss(windows: Sequence[PlacementWindow], goal: Goal, seed: int = 0) -> Loss:
     """Ratio of sums over all windows with a 95 % block-bootstrap interval."""
     found = [window_loss(window, goal) for window in windows]
-    if not found:
+    return loss_of(
+        np.array([each.done for each in found]),
+        np.array([each.best for each in found]),
+        [each.exact for each in found],
+        sum(window.requests for window in windows),
+        seed,
+    )
+
+
+def loss_of(
+    done: FloatArray, best: FloatArray, exact: Sequence[bool], requests: int, seed: int
+) -> Loss:
+    """The loss over windows with these costs, (windows,) each; `requests` in all of them."""
+    if not len(done):
         return Loss(None, None, None, 0, 0.0, 0.0)
-    done = np.array([each.done for each in found])
-    best = np.array([each.best for each in found])
-    requests = sum(window.requests for window in windows)
-    low, high = block_interval(done, best, seed, block, draws)
+    low, high = block_interval(done, best, seed)
     return Loss(
         ratio=_ratio(float(done.sum()), float(best.sum())),
         low=low,
         high=high,
-        windows=len(found),
-        exact_share=float(np.mean([each.exact for each in found])),
+        windows=len(done),
+        exact_share=float(np.mean(exact)),
         excess=float((done - best).sum()) / requests,
     )
 
 
 def block_interval(
-    above: FloatArray, below: FloatArray, seed: int, block: int, draws: int
+    above: FloatArray, below: FloatArray, seed: int
 ) -> tuple[float | None, float | None]:
     """95 % interval of sum(above)/sum(below) over blocks of consecutive entries, circular.
 
     None with fewer than two blocks, or where a draw has nothing to divide by.
     """
     count = len(above)
-    if count < 2 * block:
+    if count < 2 * _BLOCK:
         return None, None
     rng = np.random.default_rng(seed)
-    starts = rng.integers(0, count, (draws, -(-count // block)))
-    picked = ((starts[:, :, None] + np.arange(block)) % count).reshape(draws, -1)[:, :count]
+    starts = rng.integers(0, count, (_DRAWS, -(-count // _BLOCK)))
+    picked = ((starts[:, :, None] + np.arange(_BLOCK)) % count).reshape(_DRAWS, -1)[:, :count]
     over, under = above[picked].sum(axis=1), below[picked].sum(axis=1)
     if not (under > 0).all():
         return None, None
