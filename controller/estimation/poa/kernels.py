@@ -123,7 +123,8 @@ def greedy(law: Law, to: IntArray, at: FloatArray) -> None:
 def improve(law: Law, to: IntArray, out: FloatArray, passes: int, tries: int) -> float:
     """Local search from `to`: single moves, then swaps, while they help. `out`: (places,).
 
-    A request tries the `tries` places that are least loaded now, and those where it is fastest.
+    A request tries the first `tries` places after its own, in their order (for latency: of those
+    that could be better at all), and swaps with each of the `tries` requests that came next.
     """
     total = costs_of(to, law, out)
     for _ in range(passes):
@@ -145,13 +146,11 @@ def _best_move(i: int, law: Law, to: IntArray, out: FloatArray, total: float, tr
     saved = out[home] - left
     if saved > 0.0:
         tried = 0
-        for step in range(law.free.size):
-            place = (home + 1 + step) % law.free.size
+        for step in range(1, law.free.size):
+            place = (home + step) % law.free.size
             # Alone there, at once: nothing better can be had at this place.
             least = max(law.free[place], law.arrival[i]) + law.own[i, place] - law.arrival[i]
             if law.goal == LATENCY and least + law.harm[i, place] >= saved - gain:
-                continue
-            if place == home:
                 continue
             to[i] = place
             there = place_cost(place, to, law)
