@@ -17,7 +17,6 @@ prefill (or misses of a limit) of the window's requests, and the waiting of thos
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -195,14 +194,3 @@ def _queue_s(result: SimResult, first: int, worker: int, at_s: float) -> float:
     if (ended <= at_s).any():
         since_s = max(since_s, float(np.nanmax(ended[ended <= at_s])))
     return max(0.0, float(_own(result, open_rows).sum()) - (at_s - since_s))
-
-
-def calibrate(loads: Sequence[float], windows: int, seeds: int, goal: Goal) -> list[Pair]:
-    """Windows of runs under every rule, so that good and bad routing are among them."""
-    pairs = []
-    for load in loads:
-        for rule in RULES:
-            for seed in range(seeds):
-                result = run_of(load, rule, seed)
-                pairs += [pair(result, at, goal) for at in windows_at(result, windows, seed)]
-    return pairs

@@ -242,7 +242,7 @@ class DeploymentView:
         """By the frontend's own books: booked decode blocks over what the workers have."""
         blocks = self._window.gauge(Signal.BOOKED_DECODE, self._on(Role.DECODE))
         each = self._window.gauge(Signal.KV_BLOCKS, self._of_model)
-        workers = Known(float(len(self._roster.of(Role.DECODE)) or 0))
+        workers = Known(float(len(self._roster.of(Role.DECODE))))
         return ratio(ratio(blocks, each), workers)
 
     def _served_by(self, role: Role) -> dict[int, float]:

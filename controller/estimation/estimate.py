@@ -157,11 +157,6 @@ def _prefixes(window: MetricWindow) -> Prefixes:
     return Prefixes(looked.count, looked.sum, cached.sum)
 
 
-def same_regime(one: Estimate, other: Estimate) -> bool:
-    """Whether two sources say the same of a deployment."""
-    return one.regime.overall.regime is other.regime.overall.regime
-
-
 def confirmed_idle(estimate: Estimate) -> bool:
     """Zero traffic, measured; not merely nothing heard."""
     return estimate.readings.started_per_s == Known(0.0) and not estimate.failures

@@ -12,7 +12,7 @@ from enum import Enum
 
 from controller.estimation.deployment import DeploymentReadings, PoolReadings
 from controller.estimation.readings import Known, value_of
-from controller.estimation.roster import Role, Roster
+from controller.estimation.roster import Role, RoleSource, Roster
 
 
 class EventReason(str, Enum):
@@ -151,7 +151,7 @@ def _pool_empty(roster: Roster) -> Event | None:
     needed = any(Role.PREFILL.value in worker.needs for worker in decode)
     if not roster.complete or not needed or roster.of(Role.PREFILL):
         return None
-    named_alike = sum(worker.source.value == "component name" for worker in decode)
+    named_alike = sum(worker.source is RoleSource.COMPONENT for worker in decode)
     hint = "; none of them says its role in a model card" if named_alike > 1 else ""
     return Event(
         EventReason.PREFILL_POOL_EMPTY,

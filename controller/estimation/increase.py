@@ -2,7 +2,7 @@
 """How much a counter has grown, across resets and through a window. Never less than nothing.
 
 Owns: increments between two looks, the history that a window is read off. Does not own: which
-series belong together (windows.py).
+series belong together (metric_window.py).
 
 A counter that shows less than before was reset: it has counted from zero since, so what it shows
 is what was added (as Prometheus' `increase`). A series that appears at a target which had been

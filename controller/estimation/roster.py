@@ -78,7 +78,6 @@ class Roster:
 
 ROUTER_MARK = "equilibrium_router"
 """In `runtime_data` of the model card that our router registers."""
-NOBODY = Roster({}, complete=False)
 
 
 def from_cards(cards: Iterable[tuple[int, str, str, Mapping[str, Any]]]) -> tuple[Worker, ...]:
@@ -88,7 +87,7 @@ def from_cards(cards: Iterable[tuple[int, str, str, Mapping[str, Any]]]) -> tupl
 
 def _from_card(instance: int, space: str, component: str, card: Mapping[str, Any]) -> Worker:
     runtime = _mapping(card.get("runtime_config"))
-    role, source = _role_named(card.get("worker_type")), RoleSource.CARD
+    role, source = role_named(card.get("worker_type")), RoleSource.CARD
     if role is None:
         role, source = _role_of_component(component), RoleSource.COMPONENT
     name = card.get("display_name")
@@ -148,12 +147,8 @@ def merged(
     return Roster(workers, complete)
 
 
-def role_of_label(text: str | None) -> Role | None:
-    """`worker_type` as metric labels write it."""
-    return _role_named(text)
-
-
-def _role_named(value: Any) -> Role | None:
+def role_named(value: Any) -> Role | None:
+    """`worker_type` as model cards and metric labels write it; None for anything else."""
     if not isinstance(value, str):
         return None
     return next((role for role in Role if role.value == value.strip().lower()), None)

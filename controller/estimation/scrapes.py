@@ -2,7 +2,7 @@
 """One look at one target: which series it showed, under which names.
 
 Owns: choosing among the names of a signal, putting histograms together, duplicates. Does not own:
-time (windows.py), fetching.
+time (metric_window.py), fetching.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from collections.abc import Set
 from controller.estimation.exposition import Labels
 from controller.estimation.identity import worker_id
 from controller.estimation.metric_window import MetricWindow
-from controller.estimation.roster import Role, role_of_label
+from controller.estimation.roster import Role, role_named
 from controller.estimation.signals import IdBase, Signal
 
 _GENERATE = "generate"
@@ -65,7 +65,7 @@ class LabelledRoles:
 
 
 def _labelled(labels: Labels, name: str) -> tuple[int, Role] | None:
-    text, role = label(labels, name), role_of_label(label(labels, "worker_type"))
+    text, role = label(labels, name), role_named(label(labels, "worker_type"))
     number = None if text is None else worker_id(text, IdBase.DECIMAL)
     return None if number is None or role is None else (number, role)
 

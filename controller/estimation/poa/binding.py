@@ -18,7 +18,7 @@ from itertools import product
 
 import numpy as np
 
-from controller.estimation.poa.loss import MOST_ENUMERATED, Goal, Loss, block_interval
+from controller.estimation.poa.loss import MOST_ENUMERATED, Goal, Loss, loss_of
 from controller.routing.decision_record import Logged
 from controller.types import FloatArray, IntArray
 
@@ -109,15 +109,7 @@ def binding_loss(
     windows: Sequence[BindingWindow], step: StepTime, goal: Goal, seed: int = 0
 ) -> Loss:
     """Ratio of sums with its block-bootstrap interval, as for placements."""
-    if not windows:
-        return Loss(None, None, None, 0, 0.0, 0.0)
     done = np.array([binding_cost(w, w.chosen, step, goal) for w in windows])
     best = np.minimum(done, np.array([best_binding(w, step, goal) for w in windows]))
-    low, high = block_interval(done, best, seed, 4, 1000)
     exact = [len(w.batch) ** len(w.tokens) <= MOST_ENUMERATED for w in windows]
-    total = float(best.sum())
-    ratio = float(done.sum()) / total if total > 0 else (1.0 if done.sum() <= 0 else None)
-    requests = sum(len(window.tokens) for window in windows)
-    return Loss(
-        ratio, low, high, len(windows), float(np.mean(exact)), float((done - best).sum()) / requests
-    )
+    return loss_of(done, best, exact, sum(len(w.tokens) for w in windows), seed)

@@ -51,9 +51,8 @@ def frozen_costs_ratio(window: PlacementWindow) -> tuple[float, float]:
     """(cost of what was done, least cost of a matching)."""
     costs = frozen_costs(window)
     done = float(costs[np.arange(window.requests), window.chosen].sum())
-    slots = -(-window.requests // window.places)
-    rows, columns = linear_sum_assignment(np.tile(costs, (1, slots)))
-    return done, float(np.tile(costs, (1, slots))[rows, columns].sum())
+    slots = np.tile(costs, (1, -(-window.requests // window.places)))
+    return done, float(slots[linear_sum_assignment(slots)].sum())
 
 
 def frozen_index(windows: Sequence[PlacementWindow]) -> Frozen:

@@ -35,6 +35,8 @@ class Goal(int, Enum):
 MOST_ENUMERATED = 2500
 _PASSES = 2
 _TRIES = 6
+_BLOCK, _DRAWS = 4, 1000
+"""Windows a block of the bootstrap, and its draws."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,62 +66,78 @@ class Loss:
 
 def window_loss(window: PlacementWindow, goal: Goal) -> WindowLoss:
     """Replay one window under `goal`."""
-    w, which = window, int(goal)
-    harm = w.harm_s if goal is Goal.LATENCY else w.harm_misses
-    law = (w.arrival_s, w.own_s, w.limit_s, w.free_s, harm, w.end_s, w.rate_per_s, which)
-    out = np.zeros(w.places)
-    done = kernels.costs_of(w.chosen, *law, out)
-    best_to = w.chosen.copy()
-    if w.places**w.requests <= MOST_ENUMERATED:
-        best = kernels.enumerate_best(*law, np.zeros(w.requests, np.int64), best_to, out)
+    law = _law(window, goal)
+    out = np.zeros(window.places)
+    done = kernels.costs_of(window.chosen, law, out)
+    best_to = window.chosen.copy()
+    if window.places**window.requests <= MOST_ENUMERATED:
+        best = kernels.enumerate_best(law, np.zeros(window.requests, np.int64), best_to, out)
         return WindowLoss(done, min(done, best), True, best_to)
-    best = kernels.improve(*law, best_to, out, _PASSES, _TRIES)
-    other = np.zeros(w.requests, np.int64)
-    kernels.greedy(w.arrival_s, w.own_s, w.free_s, harm, which, other, np.zeros(w.places))
-    also = kernels.improve(*law, other, out, _PASSES, _TRIES)
+    best = kernels.improve(law, best_to, out, _PASSES, _TRIES)
+    other = np.zeros(window.requests, np.int64)
+    kernels.greedy(law, other, np.zeros(window.places))
+    also = kernels.improve(law, other, out, _PASSES, _TRIES)
     if also < best:
         best, best_to = also, other
     return WindowLoss(done, max(0.0, min(done, best)), False, best_to)
 
 
-def routing_loss(
-    windows: Sequence[PlacementWindow],
-    goal: Goal,
-    seed: int = 0,
-    block: int = 4,
-    draws: int = 1000,
-) -> Loss:
+def _law(window: PlacementWindow, goal: Goal) -> kernels.Law:
+    harm = window.harm_s if goal is Goal.LATENCY else window.harm_misses
+    return kernels.Law(
+        window.arrival_s,
+        window.own_s,
+        window.limit_s,
+        window.free_s,
+        harm,
+        window.end_s,
+        window.rate_per_s,
+        int(goal),
+    )
+
+
+def routing_loss(windows: Sequence[PlacementWindow], goal: Goal, seed: int = 0) -> Loss:
     """Ratio of sums over all windows with a 95 % block-bootstrap interval."""
     found = [window_loss(window, goal) for window in windows]
-    if not found:
+    return loss_of(
+        np.array([each.done for each in found]),
+        np.array([each.best for each in found]),
+        [each.exact for each in found],
+        sum(window.requests for window in windows),
+        seed,
+    )
+
+
+def loss_of(
+    done: FloatArray, best: FloatArray, exact: Sequence[bool], requests: int, seed: int
+) -> Loss:
+    """The loss over windows with these costs, (windows,) each; `requests` in all of them."""
+    if not len(done):
         return Loss(None, None, None, 0, 0.0, 0.0)
-    done = np.array([each.done for each in found])
-    best = np.array([each.best for each in found])
-    requests = sum(window.requests for window in windows)
-    low, high = block_interval(done, best, seed, block, draws)
+    low, high = block_interval(done, best, seed)
     return Loss(
         ratio=_ratio(float(done.sum()), float(best.sum())),
         low=low,
         high=high,
-        windows=len(found),
-        exact_share=float(np.mean([each.exact for each in found])),
+        windows=len(done),
+        exact_share=float(np.mean(exact)),
         excess=float((done - best).sum()) / requests,
     )
 
 
 def block_interval(
-    above: FloatArray, below: FloatArray, seed: int, block: int, draws: int
+    above: FloatArray, below: FloatArray, seed: int
 ) -> tuple[float | None, float | None]:
     """95 % interval of sum(above)/sum(below) over blocks of consecutive entries, circular.
 
     None with fewer than two blocks, or where a draw has nothing to divide by.
     """
     count = len(above)
-    if count < 2 * block:
+    if count < 2 * _BLOCK:
         return None, None
     rng = np.random.default_rng(seed)
-    starts = rng.integers(0, count, (draws, -(-count // block)))
-    picked = ((starts[:, :, None] + np.arange(block)) % count).reshape(draws, -1)[:, :count]
+    starts = rng.integers(0, count, (_DRAWS, -(-count // _BLOCK)))
+    picked = ((starts[:, :, None] + np.arange(_BLOCK)) % count).reshape(_DRAWS, -1)[:, :count]
     over, under = above[picked].sum(axis=1), below[picked].sum(axis=1)
     if not (under > 0).all():
         return None, None

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A few consecutive placements as a scheduling problem: what each place would have cost.
 
-Owns: the value. Does not own: where it is read from (sources.py), what is made of it (loss.py).
+Owns: the value. Does not own: where it is read from (from_log.py, from_trace.py), what is
+made of it (loss.py).
 
 A *place* is a prefill worker, or a decode worker that prefills itself. At the window's start place
 j has `free_s[j]` seconds of recorded work ahead. Request i arrives `arrival_s[i]` later and would

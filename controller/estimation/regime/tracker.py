@@ -81,9 +81,7 @@ def tick(
     whole = overall(verdicts)
     unloaded_s = _unloaded(state, readings)
     paper, said = _paper(state, readings, params, unloaded_s)
-    regimes: dict[Role | None, Regime] = {role: each.regime for role, each in verdicts.items()}
-    regimes[None] = whole.regime
-    changes = _changes(state, verdicts, whole, readings.at_s)
+    everybody: dict[Role | None, Verdict] = dict([(None, whole), *verdicts.items()])
     report = RegimeReport(
         overall=whole,
         pools=verdicts,
@@ -93,8 +91,9 @@ def tick(
             role: cusum.piled_s(each, readings.pools[role].workers) for role, each in pools.items()
         },
         thresholds_s={r: cusum.thresholds_s(each, params.cusum) for r, each in pools.items()},
-        changes=changes,
+        changes=_changes(state, everybody, readings.at_s),
     )
+    regimes = {role: each.regime for role, each in everybody.items()}
     return RegimeState(pools, paper, unloaded_s, regimes), report
 
 
@@ -148,12 +147,10 @@ def _unloaded(state: RegimeState, readings: DeploymentReadings) -> float | None:
 
 
 def _changes(
-    state: RegimeState, verdicts: Mapping[Role, Verdict], whole: Verdict, at_s: float
+    state: RegimeState, verdicts: Mapping[Role | None, Verdict], at_s: float
 ) -> tuple[Change, ...]:
-    now: dict[Role | None, Verdict] = {None: whole}
-    now.update({role: said for role, said in verdicts.items()})
     found = []
-    for role, said in now.items():
+    for role, said in verdicts.items():
         before = state.regimes.get(role, Regime.UNKNOWN)
         if before is not said.regime:
             found.append(Change(at_s, role, before, said.regime, said.reason))

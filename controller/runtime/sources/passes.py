@@ -25,7 +25,6 @@ class _Worker:
     prefills_queued: float = 0.0
     decodes_queued: float = 0.0
     running: float = 0.0
-    heard_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +77,6 @@ class PassSource:
         worker.prefills_queued = message.prefills_queued
         worker.decodes_queued = message.decodes_queued
         worker.running = message.running
-        worker.heard_s = self._now()
 
     async def look(self) -> list[Scrape]:
         """One scrape a worker that was ever heard. An idle one sends nothing: it is not stale."""
